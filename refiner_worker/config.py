@@ -206,6 +206,11 @@ class RefinerConfig:
         return self.thought_length or self.response_length
 
     @property
+    def is_greedy(self) -> bool:
+        """Whether a prompt has one answer: the temperature that is sent is 0."""
+        return self.temperature == 0
+
+    @property
     def is_dedicated(self) -> bool:
         """Whether the replicas have GPUs of their own."""
         return self.placement == "dedicated"
@@ -253,7 +258,7 @@ class RefinerConfig:
         """Tell whether a reward cannot improve."""
         if self.skip_reward_at_least is None or reward is None:
             return False
-        return not is_higher(self.skip_reward_at_least, reward)
+        return bool(np.float32(reward) >= np.float32(self.skip_reward_at_least))  # NaN is not
 
     def prompt(
         self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, thoughts: Thoughts | None, longest: int
@@ -374,6 +379,11 @@ class External(RefinerConfig):
     streaming: bool = True  # type: ignore[misc]
     """Refine each group once its last response has its reward, during the rollout."""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether a prompt has one answer: ``extra_body`` overrides or removes the temperature that is sent."""
+        return {"temperature": self.temperature, **(self.extra_body or {})}["temperature"] == 0
+
     def fault_of_url(self) -> str | None:
         """Return one line if a URL is none, or the key would be in a log."""
         if not self.url:
@@ -435,9 +445,10 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
     refiner = read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
     of_sources = {f"refiner.by_source.{source}": one for source, one in refiner.sources.items()}
     for key, one in {"refiner": refiner, **of_sources}.items():
-        if one.samples > 1 and one.temperature == 0:
-            said = f"{key}.samples={one.samples}: at {key}.temperature=0 all are the same"
-            raise ValueError(f"{said}; set {key}.temperature=1")
+        if one.samples > 1 and one.is_greedy:
+            form = "{}.temperature={}" if one.temperature == 0 else "{}.extra_body={{temperature: {}}}"
+            said = f"{key}.samples={one.samples}: at {form.format(key, 0)} all are the same"
+            raise ValueError(f"{said}; set {form.format(key, 1)}")
         if one.only_unsolved and one.skip_reward_at_least is None:
             said = f"{key}.only_unsolved=true: nothing tells which prompts are solved"
             raise ValueError(f"{said}; set {key}.skip_reward_at_least to the highest reward")

@@ -41,6 +41,7 @@ def parse_answer(
     stop_token_ids: Collection[int] = (),
     tokenizer: Any,
     stop: str | None = None,
+    may_think: bool = True,
 ) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
@@ -55,6 +56,8 @@ def parse_answer(
     What the answer was begun with (``kept``) stays as it is, and so does white space after it. Behind a thought
     (``behind``: the mark that closes it, maybe a fence that opens a program) the answer begins with the white space
     ``before``, whose form is the response's. None: what of the response's it has itself.
+
+    Where ``may_think``, an answer that begins with ``<think>`` and does not close it is a thought that is cut.
 
     Returns:
         The answer. It is failed if it is cut by the length limit or at a fence that opens its program, has a tag in it
@@ -77,7 +80,7 @@ def parse_answer(
         text, ended = _cut(text, stop, behind + decode(tokenizer, list(kept)), response)
     after = os.path.commonprefix([_ending(response), _ending(text)])
     text = text.strip()
-    is_in_thought = "<think>" in text and "</think>" not in text
+    is_in_thought = may_think and text.startswith("<think>") and "</think>" not in text
     if not ended or is_in_thought or (has_tags and _holds_tag(text)):
         return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
     if not text and not kept:

@@ -5,6 +5,7 @@ The driver decides, after the rollout: it knows the rewards of all groups, and w
 
 import json
 import logging
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -59,7 +60,8 @@ class Rollouts:
     def kinds(self) -> dict[int, str]:
         """Return the kind of each response that can improve: band of reward; group with a solved response or not."""
         lucky = {self.groups[row] for row in self.solved}
-        rewards = {row: reward for row, reward in self.rewards.items() if row not in self.solved}
+        known = {row: reward for row, reward in self.rewards.items() if not math.isnan(reward)}  # none is above NaN
+        rewards = {row: reward for row, reward in known.items() if row not in self.solved}
         return {
             row: f"{band}{', one solved' if self.groups[row] in lucky else ', none solved'}"
             for row, band in bands(rewards).items()

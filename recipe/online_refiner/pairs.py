@@ -111,6 +111,11 @@ def last_turn(response_mask: list[int]) -> int:
     return start
 
 
+def by_size(reward: float) -> tuple[bool, float]:
+    """Return what sorts rewards, the lowest first: NaN, which is neither lower nor higher than another one, last."""
+    return math.isnan(reward), reward
+
+
 def feedback_of(said: Mapping[str, Any]) -> str:
     """Return the words of a reward function's answer, without lone surrogates, which tokenizers refuse."""
     words = said.get("feedback")
@@ -193,7 +198,7 @@ def best_of(rollout: Rollout, rollouts: Sequence[Rollout]) -> Rollout:
     Of several with the highest reward it is one by :func:`luck`: the first in the list would be the shortest.
     """
     same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
-    return max(same, key=lambda one: (one.reward, one.luck))
+    return max(same, key=lambda one: (not math.isnan(one.reward), one.reward, one.luck))
 
 
 @dataclass(slots=True, kw_only=True)

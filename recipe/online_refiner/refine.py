@@ -11,6 +11,7 @@ import logging
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +23,7 @@ from ray import cloudpickle
 
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
-from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, best_of
+from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, best_of, by_size
 from recipe.rewarding.answers import as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig, is_higher
@@ -52,16 +53,28 @@ class AskedOnce:
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}
+        self._num_waiting: Counter[Hashable] = Counter()
 
     async def once(self, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return the answer, and whether this call is the first to ask; others wait on if it gives up."""
+        """Return the answer, and whether this call is the first to ask.
+
+        If a call gives up, others wait on. If the last one does, the request is cancelled: who asks later asks anew.
+        """
         is_first = question not in self._answers
         if is_first:
             self._answers[question] = asyncio.ensure_future(ask())
-        return await asyncio.shield(self._answers[question]), is_first
+        answer = self._answers[question]
+        self._num_waiting[question] += 1
+        try:
+            return await asyncio.shield(answer), is_first
+        finally:
+            self._num_waiting[question] -= 1
+            if not answer.done() and not self._num_waiting[question]:
+                answer.cancel()
+                self._answers.pop(question, None)
 
     def end(self) -> None:
-        """Give up what nobody waits for any more."""
+        """Cancel what is still being asked."""
         for answer in self._answers.values():
             answer.cancel()
 
@@ -96,6 +109,8 @@ class Refiner:
     """Longest response of the policy, all turns of a session; one of a single turn may be refined to a longer one."""
     companion: Companion = field(default_factory=Companion)
     """What the constraint asks of pi_0 beside refinements."""
+    scores_leaks: bool = False
+    """Whether what is rejected as a leak is rewarded all the same, so that somebody can see what the rule costs."""
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     """Encodes and decodes, one text after the other, while the event loop sends what is ready."""
 
@@ -117,9 +132,8 @@ class Refiner:
                 return await self._refine(rollout, rollouts, is_chosen, asked)
             except RunEndedError:
                 raise
-            except Exception as error:  # a template or tokenizer may refuse a row's texts; a mistake of ours is logged
-                logger.exception("response %s is not refined", rollout.key)
-                return Refinement(verdict=Verdict.FAULT, text=f"{type(error).__name__}: {error}")
+            except Exception as error:  # such as of a template or tokenizer that refuses a row's texts
+                return Refinement(verdict=Verdict.FAULT, text=fault(rollout, error))
 
         try:
             return list(await asyncio.gather(*(refine(one, n in chosen) for n, one in enumerate(rollouts))))
@@ -154,7 +168,7 @@ class Refiner:
         least = (self.config.thought_length or 1) if self.prompt.thoughts else 0
         if room < least or len(head) >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
-        bill = Request(num_prompt_tokens=len(prompt_ids), num_kept_tokens=len(head) or num_kept)
+        bill = Request(num_prompt_tokens=num_read, num_kept_tokens=len(head) or num_kept)
         waiting = Refinement(verdict=Verdict.TIMEOUT, num_kept_tokens=bill.num_kept_tokens)
         samples = [replace(waiting) for _ in range(self.config.samples)]
         with contextlib.suppress(TimeoutError):  # each sets another verdict as the last thing that it does
@@ -163,7 +177,6 @@ class Refiner:
                     rollout=rollout, parts=parts, told=told, prompt_ids=prompt_ids, bill=bill, asked=asked
                 )
                 await asyncio.wait_for(self._attempt(attempt, samples), self.config.request_timeout_s)
-        bill.num_prompt_tokens += num_read
         result = await self.on_thread(best_sample, samples, rollout.turn_ids, bill)
         result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
         return result
@@ -192,12 +205,15 @@ class Refiner:
                     raise begun
                 *reasoning, generated = await self._finish(attempt, begun, sample)
                 head = await self.on_thread(self._head, attempt.rollout, attempt.parts, *reasoning)
+                attempt.bill.latency_s = time.monotonic() - asked_at
+                answer = await self.on_thread(self._parse, attempt, generated, head)
+                await self._judge(attempt, answer, sample)
             except RefinerRequestError as error:
                 sample.verdict, sample.text = Verdict(error.failure), str(error)
-                return
-            attempt.bill.latency_s = time.monotonic() - asked_at
-            answer = await self.on_thread(self._parse, attempt, generated, head)
-            await self._judge(attempt, answer, sample)
+            except RunEndedError:
+                raise
+            except Exception as error:  # it costs this sample only
+                sample.verdict, sample.text = Verdict.FAULT, fault(attempt.rollout, error)
 
         try:
             begun = await self._begin_samples(attempt)
@@ -217,21 +233,27 @@ class Refiner:
             result.token_ids, result.reward, result.is_repeated = answer.token_ids, rollout.reward, True
             result.verdict = Verdict.NOT_BETTER
             return
-        if self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, attempt.told):
-            result.verdict = Verdict.LEAK
-            return
+        is_leak = self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, attempt.told)
+        reward = None if is_leak and not self.scores_leaks else await self._reward(attempt, answer, result)
+        if is_leak:
+            result.verdict, result.text, result.reward = Verdict.LEAK, answer.text, reward
+        elif reward is not None:
+            result.token_ids, result.reward = answer.token_ids, reward
+            result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
+
+    async def _reward(self, attempt: Attempt, answer: Answer, result: Refinement) -> float | None:
+        """Return r(s0, a'); None where there is none, and ``result`` says why."""
+        rollout = attempt.rollout
         ids = rollout.earlier_ids + answer.token_ids
         try:
             own = cloudpickle.dumps([rollout.request.get(name) for name in BY_SESSION])
             said, _ = await attempt.asked.once((*ids, own), partial(self.score, rollout, ids))
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = Verdict.REWARD, f"{type(error).__name__}: {error}"
-            return
+            return None
         if (reward := as_number(said)) is None:
             result.verdict, result.text = Verdict.REWARD, f"the reward is no finite number: {said!r:.100}"
-            return
-        result.token_ids, result.reward = answer.token_ids, reward
-        result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
+        return reward
 
     async def _begin_samples(self, attempt: Attempt) -> list[Any]:
         """Return how each sample begins, by one request: its thought, of a refiner that thinks, or all of it.
@@ -256,19 +278,21 @@ class Refiner:
         stop_ids: Sequence[int] = (),
         num: int = 1,
     ) -> list[list[int]]:
-        """Return so many answers, and count them."""
-        ask = partial(self.client.generate, prompt_ids, stop, limit, stop_ids, num)
-        answers, is_first = await self._once(attempt, (*prompt_ids, stop, limit, *stop_ids), ask)
+        """Return so many answers, and count what is sent and written for them: by the response that asks first."""
         bill = attempt.bill
+
+        async def ask() -> list[list[int]]:
+            bill.num_prompt_tokens += len(prompt_ids)
+            return await self.client.generate(prompt_ids, stop, limit, stop_ids, num)
+
+        answers, is_first = await self._once(attempt, (*prompt_ids, stop, limit, *stop_ids), ask)
         if is_first:
             bill.num_generated_tokens += sum(map(len, answers))
-        elif bill.num_generated_tokens == 0:  # the prompt was read for another response
-            bill.num_prompt_tokens = 0
         return list(answers)
 
     async def _once(self, attempt: Attempt, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
         """Return an answer of pi_0, and whether it was drawn for this response: greedily it is the same for all."""
-        if self.config.temperature > 0:
+        if not self.config.is_greedy:
             return await ask(), True
         return await attempt.asked.once(question, ask)
 
@@ -407,6 +431,7 @@ class Refiner:
             eos_token_id=self.turn_end.of(rollout.turn_ids),
             stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
+            may_think=self.config.thoughts is not False,
             **more,
         )
 
@@ -443,7 +468,6 @@ class TextRefiner(Refiner):
     async def _begin_samples(self, attempt: Attempt) -> list[Any]:
         """Return what a server has written of each sample, or why it is of no use."""
         bill = attempt.bill
-        bill.num_prompt_tokens = 0  # nothing is sent yet
         content = await self.on_thread(self._content, attempt.rollout, attempt.parts, attempt.told)
         thoughts, most = self.prompt.thoughts, self._num_left(attempt)
         if thoughts is not None or self.config.thought_length:
@@ -468,7 +492,7 @@ class TextRefiner(Refiner):
         if not is_whole and thought and not text.strip():
             raise RefinerRequestError(thought, failure=Verdict.THOUGHT)
         opening, closing = (thoughts.opening, thoughts.closing) if thoughts else ("<think>", "</think>")
-        begins = text.lstrip().startswith(opening)
+        begins = text.lstrip().startswith(opening) and self.config.thoughts is not False
         if closing in text and (thoughts is not None or begins):
             before, mark, text = text.rpartition(closing)
             thought += before + mark
@@ -499,6 +523,12 @@ class TextRefiner(Refiner):
         return written
 
 
+def fault(rollout: Rollout, error: Exception) -> str:
+    """Log an error that costs a refinement, with its traceback, and return it in one line."""
+    logger.error("response %s is not refined", rollout.key, exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     """Return the positions of a group's rollouts to refine.
 
@@ -510,7 +540,7 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     members = [
         n for n, one in enumerate(rollouts) if one.turn_ids and one.is_wanted and not config.is_maximal(one.reward)
     ]
-    members.sort(key=lambda index: (rollouts[index].reward, rollouts[index].session))
+    members.sort(key=lambda index: (by_size(rollouts[index].reward), rollouts[index].session))
     return set(members[: config.max_refinements_per_group])
 
 

@@ -33,6 +33,7 @@ class Engine:
         self.config = read_refiner(values)
         self.first: list[int] | None = None
         self.asked: list[tuple[str | None, int]] = []
+        self.read: list[int] = []
         self.scored: list[list[int]] = []
 
     in_time = RefinerClient.in_time
@@ -53,6 +54,7 @@ class Engine:
         """Write up to what ends it."""
         self.first = self.first or prompt_ids
         self.asked.append((stop, limit))
+        self.read.append(len(prompt_ids))
         text, written = self.tokenizer.decode(self.ids), self.tokenizer.decode(prompt_ids[len(self.first) :])
         left = text[len(os.path.commonprefix([text, written])) :]
         ids: list[int] = []
@@ -78,17 +80,23 @@ class WrittenServer(Engine):
         return [(thought, text[: text.find(stop) + len(stop)] if stop and stop in text else text, is_whole)]
 
 
-def refined(
+def refined(tokenizer: Any, response: str, engine: Engine, **more: Any) -> Refinement:
+    """Refine one response, which has the reward 0.25 and unless cut an end; a' gets 0.5."""
+    (found,) = group_refined(tokenizer, [response], engine, **more)
+    return found
+
+
+def group_refined(
     tokenizer: Any,
-    response: str,
+    responses: list[str],
     engine: Engine,
     *,
     template: str = "general",
     settings: dict[str, Any] | None = None,
     is_whole: bool = True,
     **more: Any,
-) -> Refinement:
-    """Refine one response, which has the reward 0.25 and unless cut an end; a' gets 0.5."""
+) -> list[Refinement]:
+    """Refine a group of such responses."""
     seen: list[list[int]] = []
 
     async def score(rollout: Rollout, ids: list[int]) -> float:
@@ -97,8 +105,7 @@ def refined(
 
     settings = settings or {}
     thoughts = read_thoughts(tokenizer, settings, engine.config.thoughts)
-    ids = [*tokenizer.encode(response), *([tokenizer.eos_token_id] if is_whole else [])]
-    messages = [{"role": "user", "content": "q"}]
+    end = [tokenizer.eos_token_id] if is_whole else []
     refiner = (TextRefiner if engine.config.placement == "external" else Refiner)(
         config=engine.config,
         client=engine,  # type: ignore[arg-type]
@@ -109,7 +116,11 @@ def refined(
         max_response_tokens=128,
         **more,
     )
-    one = Rollout(key="u_0_0", messages=messages, prompt_ids=[1], response_ids=ids, reward=0.25, request={})
-    (found,) = asyncio.run(refiner.refine_group([one]))
-    assert not seen or seen == [found.token_ids]
+    common: dict[str, Any] = {"messages": [{"role": "user", "content": "q"}], "prompt_ids": [1], "request": {}}
+    group = [
+        Rollout(key=f"u_{n}_0", response_ids=[*tokenizer.encode(one), *end], reward=0.25, **common)
+        for n, one in enumerate(responses)
+    ]
+    found = asyncio.run(refiner.refine_group(group))
+    assert {*map(tuple, seen)} <= {tuple(one.token_ids) for one in found} or refiner.scores_leaks
     return found

@@ -1,6 +1,7 @@
 """``refiner.budget``: which responses a step can afford to refine, and what is learned for the next one."""
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -108,6 +109,12 @@ def test_few_rewards_are_kinds_by_themselves_and_many_by_their_rank() -> None:
     assert {tiers[row] for row in range(40)} == {"eighth 3"}, "equal rewards are one kind"
     assert {tiers[row] for row in range(40, 80)} == {"eighth 5", "eighth 6", "eighth 7", "eighth 8"}
     assert bands({}) == {}
+
+
+def test_a_response_without_a_number_is_not_chosen() -> None:
+    step = rollouts({row: math.nan if row % 3 else 0.1 * row for row in range(60)}, num_tokens=60_000)
+    assert {*step.kinds()} == {*range(0, 60, 3)} and len({*step.kinds().values()}) == NUM_BANDS
+    assert Budget(share=0.5).choose(step) <= {*range(0, 60, 3)}
 
 
 def test_a_state_with_other_names_of_kinds_still_loads(tmp_path: Path) -> None:

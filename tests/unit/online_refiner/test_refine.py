@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop import AgentLoopOutput
+from written_model import WrittenServer, group_refined
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict, best_of
@@ -23,6 +24,7 @@ from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
+from refiner_worker.external import request
 from refiner_worker.prompts import InPlacePrompt
 from refiner_worker.turn_end import TurnEnd
 
@@ -303,24 +305,182 @@ def test_what_a_group_would_ask_again_is_asked_once(tokenizer: Any, temperature:
     assert sum(one.num_generated_tokens for one in found) == 3 * len(asked)
 
 
+class Asking:
+    """A request that ends when it is told to, and says whether it was cancelled."""
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self.num_asked, self.num_cancelled, self.may_end = 0, 0, asyncio.Event()
+
+    async def __call__(self) -> int:
+        """Answer."""
+        self.num_asked += 1
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        return 7
+
+
 def test_who_gives_up_waiting_leaves_the_answer_to_others() -> None:
-    async def run() -> tuple[int, bool]:
-        asked, calls, answers = AskedOnce(), list[int](), asyncio.Event()
+    async def run() -> None:
+        asked, ask = AskedOnce(), Asking()
+        first, second = (asyncio.create_task(asked.once("q", ask)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        ask.may_end.set()
+        assert await second == (7, False) and first.cancelled()
+        assert await asked.once("q", ask) == (7, False)
+        assert (ask.num_asked, ask.num_cancelled) == (1, 0)
 
-        async def ask() -> int:
-            calls.append(1)
-            await answers.wait()
-            return 7
+    asyncio.run(run())
 
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asked.once("q", ask), 0.01)
-        answers.set()
-        answer = await asked.once("q", ask)
-        assert calls == [1]
-        asked.end()
-        return answer
 
-    assert asyncio.run(run()) == (7, False)
+def test_a_request_that_nobody_waits_for_is_cancelled_at_once() -> None:
+    """It would hold a sequence of the engine until its whole group is refined."""
+
+    async def run() -> None:
+        asked, ask = AskedOnce(), Asking()
+        waiting = [asyncio.create_task(asked.once("q", ask)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for one in waiting:
+            assert ask.num_cancelled == 0
+            one.cancel()
+        await asyncio.wait(waiting)
+        await asyncio.sleep(0)
+        assert (ask.num_asked, ask.num_cancelled) == (1, 1)
+        ask.may_end.set()
+        assert await asked.once("q", ask) == (7, True), "who asks later asks anew"
+
+    asyncio.run(run())
+
+
+class OneSlot(Asked):
+    """A refiner with one place, whose first request hangs."""
+
+    def __init__(self, answer: list[int], config: RefinerConfig) -> None:
+        super().__init__(answer, config)
+        self.places, self.is_cancelled, self.seen = asyncio.Semaphore(1), False, list[bool]()
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for the place."""
+        async with self.places:
+            yield
+
+    async def generate(self, *asked: Any, **more: Any) -> list[list[int]]:
+        """Hang, or answer and keep whether the first request is cancelled by then."""
+        if not self.prompts:
+            self.prompts.append(asked[0])
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.is_cancelled = True
+        self.seen.append(self.is_cancelled)
+        return await super().generate(*asked, **more)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_that_is_late_gives_its_place_in_the_engine_back(tokenizer: Any, temperature: float) -> None:
+    end = tokenizer.eos_token_id
+    settings = config(request_timeout_s=0.5, skip_reward_at_least=None, temperature=temperature)
+    members = [rollout(n, 0.0, [*tokenizer.encode("c" * (n + 1)), end]) for n in range(4)]
+    client = OneSlot([*tokenizer.encode("ab"), end], settings)
+    late, *others = refined(tokenizer, members, client)
+    assert late.verdict is Verdict.TIMEOUT and {one.verdict for one in others} == {Verdict.ACCEPTED}
+    assert client.seen == [True] * 3, "not only when all of the group are done"
+
+
+def test_a_shared_request_that_fails_is_billed_once(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    client = Asked(RefinerRequestError("lost"), config(skip_reward_at_least=None))
+    members = [rollout(n, 0.0, [*tokenizer.encode("cc"), end]) for n in range(4)]
+    found = refined(tokenizer, members, client)
+    assert [one.verdict for one in found] == [Verdict.REQUEST] * 4
+    assert len(client.prompts) == 1
+    assert sum(one.num_prompt_tokens for one in found) == len(client.prompts[0])
+
+
+def test_an_error_with_one_sample_costs_that_sample(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = tokenizer.eos_token_id
+    written = [[*tokenizer.encode(text), end] for text in ("bad", "yes", "bad", "no")]
+
+    def parse(self: Refiner, attempt: Any, generated: list[int], head: list[int]) -> Any:
+        if generated in (written[0], written[2]):
+            raise ZeroDivisionError("a mistake of ours")
+        return own(self, attempt, generated, head)
+
+    own = Refiner._parse
+    monkeypatch.setattr(Refiner, "_parse", parse)
+    client = Asked(written, config(samples=4, temperature=1.0))
+    (found,) = refined(tokenizer, [rollout(0, 0.0)], client, reward=lambda text: float(text == "yes"))
+    assert (found.verdict, found.text, found.reward) == (Verdict.ACCEPTED, "yes", 1.0)
+    assert (found.num_samples, found.num_better) == (4, 1)
+    assert [record.getMessage() for record in caplog.records] == ["response u_0_0 is not refined"] * 2
+    client = Asked([written[0]] * 4, config(samples=4, temperature=1.0))
+    (found,) = refined(tokenizer, [rollout(0, 0.0)], client)
+    assert (found.verdict, found.text) == (Verdict.FAULT, "ZeroDivisionError: a mistake of ours")
+
+
+@pytest.mark.parametrize(
+    ("temperature", "extra_body", "is_greedy"),
+    [
+        (0.0, None, True),
+        (0.0, {"top_k": 5}, True),
+        (0.0, {"temperature": 0.7}, False),
+        (0.0, {"temperature": None}, False),
+        (0.7, {"temperature": 0}, True),
+        (0.7, {"temperature": 0.0, "seed": 1}, True),
+        (0.7, {}, False),
+    ],
+)
+def test_who_shares_an_answer_is_told_by_what_is_sent(
+    temperature: float, extra_body: dict[str, Any] | None, is_greedy: bool
+) -> None:
+    keys: dict[str, Any] = {"placement": "external", "url": "http://host/v1", "extra_body": extra_body}
+    settings = config(temperature=temperature, **keys)
+    body = request(settings, "m", "x", 8)["extra_body"]  # type: ignore[arg-type]
+    assert settings.is_greedy is is_greedy is (body.get("temperature") == 0)
+    if is_greedy:
+        with pytest.raises(ValueError, match="all are the same; set refiner"):
+            config(temperature=temperature, samples=2, **keys)
+    else:
+        assert config(temperature=temperature, samples=2, **keys).samples == 2
+
+
+@pytest.mark.parametrize("extra_body", [{"temperature": 0.7}, {"temperature": None}, None])
+def test_equal_responses_share_an_answer_only_if_it_is_greedy(
+    tokenizer: Any, extra_body: dict[str, Any] | None
+) -> None:
+    server = WrittenServer(tokenizer, "", "better", extra_body=extra_body)
+    asked, write = list[str](), server.write
+
+    async def counted(content: str, *more: Any) -> Any:
+        asked.append(content)
+        return await write(content, *more)
+
+    server.write = counted  # type: ignore[method-assign]
+    group_refined(tokenizer, ["old", "old", "older"], server)
+    assert len(asked) == (2 if extra_body is None else 3)
+
+
+def test_a_reward_of_nan_is_never_maximal(tokenizer: Any) -> None:
+    settings = config(skip_reward_at_least=1.0)
+    for nan in (math.nan, float("nan"), np.float32("nan")):
+        assert not settings.is_maximal(nan)
+    assert settings.is_maximal(1.0) and settings.is_maximal(math.inf) and not settings.is_maximal(None)
+    members = [rollout(0, math.nan), rollout(1, 0.5), rollout(2, -1.0), rollout(3, 0.7)]
+    assert choose(config(max_refinements_per_group=2), members) == {1, 2}
+    assert choose(config(only_unsolved=True), members) == {0, 1, 2, 3}
+    assert {best_of(one, members).session[0] for one in members} == {3}
+    own = read_constraint({"mode": "sft", "imitate_solved": True})
+    client = Asked([*tokenizer.encode("ab"), tokenizer.eos_token_id], config())
+    (found,) = refined(tokenizer, members[:1], client, constraint=own)
+    assert found.verdict is Verdict.NOT_BETTER
 
 
 def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:

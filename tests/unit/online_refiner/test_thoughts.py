@@ -190,7 +190,9 @@ def test_several_thoughts_are_drawn_by_one_request_and_each_is_answered(tokenize
     engines = [Engine(thinker, "<think>hm</think>\n\nbetter", samples=num, temperature=1.0) for num in (1, 2)]
     one, two = (refined(thinker, f"<think>{OWN}old", engine) for engine in engines)
     assert two.verdict is Verdict.ACCEPTED and two.token_ids == one.token_ids
-    assert (two.num_samples, two.num_better, two.num_prompt_tokens) == (2, 2, one.num_prompt_tokens)
+    assert (two.num_samples, two.num_better) == (2, 2)
+    for found, engine in zip((one, two), engines, strict=True):
+        assert found.num_prompt_tokens == sum(engine.read), "each request is sent with its prompt"
     for name in ("num_generated_tokens", "num_thought_tokens"):
         assert getattr(two, name) == 2 * getattr(one, name) > 0
     thought, answer = engines[0].asked
@@ -325,3 +327,38 @@ def test_leaks_may_be_let_through(tokenizer: Any) -> None:
     for rejects, verdict in ((True, Verdict.LEAK), (False, Verdict.ACCEPTED)):
         engine = Engine(thinker, "It got 0.25 points: better", reject_leaks=rejects)
         assert refined(thinker, "old", engine).verdict is verdict
+
+
+@pytest.mark.parametrize(("scores_leaks", "reward"), [(False, None), (True, 0.5)])
+def test_a_leak_is_rewarded_only_for_who_counts_what_the_rule_costs(
+    tokenizer: Any, scores_leaks: bool, reward: float | None
+) -> None:
+    engine = Engine(tokenizer, "It got 0.25 points: better")
+    found = refined(
+        with_template(tokenizer, KNOWN["one that knows no thoughts"][0]), "old", engine, scores_leaks=scores_leaks
+    )
+    assert (found.verdict, found.reward, found.token_ids) == (Verdict.LEAK, reward, [])
+    assert found.text == "It got 0.25 points: better"
+
+
+MENTIONS = {
+    "Write it between the <think> tags.": (Verdict.ACCEPTED, Verdict.ACCEPTED),
+    "The tag `<think>` opens a thought.": (Verdict.ACCEPTED, Verdict.ACCEPTED),
+    "if '<think>' in text: print(1)": (Verdict.ACCEPTED, Verdict.ACCEPTED),
+    "<think> opens a thought.": (Verdict.TRUNCATED, Verdict.ACCEPTED),
+    "<think>a</think>b": (Verdict.ACCEPTED, Verdict.ACCEPTED),
+    "</think> closes it": (Verdict.ACCEPTED, Verdict.ACCEPTED),
+}
+"""What becomes of an answer of a model whose chat template knows no thoughts, and of one that is said not to think."""
+
+
+@pytest.mark.parametrize("output", MENTIONS)
+@pytest.mark.parametrize("thoughts", [None, False])
+def test_an_answer_may_mention_a_mark_where_nobody_thinks(tokenizer: Any, output: str, thoughts: Any) -> None:
+    plain = with_template(tokenizer, KNOWN["one that knows no thoughts"][0])
+    expected = MENTIONS[output][thoughts is False]
+    for engine in (Engine(plain, output, thoughts=thoughts), WrittenServer(plain, "", output, thoughts=thoughts)):
+        found = refined(plain, "Write it.", engine)
+        assert found.verdict is expected
+        if expected is Verdict.ACCEPTED and (thoughts is False or "<think>a" not in output):
+            assert plain.decode(found.token_ids[:-1]) == output
