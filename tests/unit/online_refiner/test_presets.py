@@ -56,6 +56,13 @@ def test_every_preset_composes(preset: str, engine: str | None) -> None:
     assert config.actor_rollout_ref.actor.strategy == expected
 
 
+@pytest.mark.parametrize("preset", [one for one in PRESETS if one.startswith(("apps_", "dialogue_"))])
+def test_in_the_papers_presets_the_reward_alone_decides(preset: str) -> None:
+    refiner = load(composed(f"experiment={preset}")).refiner
+    assert not refiner.reject_leaks and refiner.samples == 1 and not refiner.context
+    assert (refiner.max_refinements_per_group, refiner.only_unsolved, refiner.budget) == (None, False, None)
+
+
 def test_the_preset_for_ones_own_needs_model_data_and_reward_only(tiny_llama: Path, tmp_path: Path) -> None:
     """As README has it: a table and a reward function, in a folder of the user's."""
     rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(80)]
