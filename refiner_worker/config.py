@@ -137,14 +137,15 @@ class RefinerConfig:
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
     thoughts: Annotated[Literal[False] | list[str] | None, PlainValidator(_marks)] = None
-    """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
-    says."""
+    """What the model thinks between: its opening and closing mark. False: it does not think, and marks are text. Null:
+    as its chat template says."""
     thought_length: Positive | None = None
     """Longest thought of the refiner, in tokens. Null: as long as a refinement, or what the context leaves."""
     rewrites: Literal["answer", "response"] = "answer"
     """What of a response with a thought is refined: its ``answer``, behind the same thought, or all (``response``)."""
     reject_leaks: bool = True
-    """A refinement that speaks of the refiner's prompt, the reward or an earlier answer fails (``leak``)."""
+    """A refinement fails (``leak``) if it speaks of the refiner's prompt, the feedback, the reward or an earlier
+    answer, by a rule of thumb for English."""
     max_model_len: Positive | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -375,7 +376,7 @@ class External(RefinerConfig):
     api_key_env: str | None = None
     """The name of the environment variable with the key, on every node. Null: no key."""
     extra_body: dict[str, Any] | None = None
-    """More fields of every request. Null as a value removes one: ``{temperature: null}``."""
+    """More fields of every request; they override other keys. Null as a value removes one: ``{temperature: null}``."""
     streaming: bool = True  # type: ignore[misc]
     """Refine each group once its last response has its reward, during the rollout."""
 
