@@ -9,12 +9,15 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass_environment
 
 import openai
 from ray.actor import ActorHandle
@@ -46,6 +49,8 @@ BUSY_STATUSES = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may be answered."""
 KEY_STATUSES = (401, 403, 407)
 """Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
+PROXY_STATUSES = (403, 407, 500, 502, 503, 504)
+"""Statuses with which a proxy answers in the place of a server that it does not reach, or may not."""
 
 
 KEEP_STOP: dict[str, dict[str, Any]] = {
@@ -260,44 +265,78 @@ def fault(config: External) -> str | None:
 
 
 async def _fault(config: External, url: str) -> str | None:
-    limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
-    names, model = list[str](), config.served_model_name
+    limit_s, names = min(TRIAL_TIMEOUT_S, config.request_timeout_s), list[str]()
     try:
         async with connect(url, config.api_key_env, limit_s) as server:
-            try:
-                names = [*await listed(server, limit_s)]
-            except openai.APIStatusError as error:
-                if is_down(error) or (model is None and error.status_code != 404):
-                    raise
-            if (model := model or next(iter(names), None)) is None:
-                return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
-            trial = request(config, model, "Say yes.", TRIAL_TOKENS)
-            said = await asyncio.wait_for(
-                sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
-            )
-            *_, last = read(said, SimpleNamespace(), config)
-            if isinstance(last, RefinerRequestError):
-                raise last
-            _, text, is_whole = last
-            if is_whole and not text.strip():
-                return (
-                    f"refiner.url: the answer of {url} has no text, though it is whole: a model that thinks may have "
-                    "put all into its reasoning; see refiner.extra_body"
-                )
+            return await _wrong_with_answer(server, config, url, names, limit_s)
     except openai.APIStatusError as error:
         if error.status_code == 429:
             return None  # it knows who asks
+        model = config.served_model_name or next(iter(names), None)
         if error.status_code in (400, 404) and names and model not in names:
             return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
-        key = "refiner.api_key_env" if error.status_code in KEY_STATUSES else "refiner.url"
-        return f"{key}: {url} answers {words(error, config)}"
+        by_proxy = on_the_way(url) if error.status_code in PROXY_STATUSES else ""
+        key = "refiner.api_key_env" if error.status_code in KEY_STATUSES and not by_proxy else "refiner.url"
+        return f"{key}: {url} answers {words(error, config)}{by_proxy}"
     except RefinerRequestError as error:
         return f"refiner.url: {url}: {error}"
     except TimeoutError:
-        return f"refiner.url: {url} sends no whole answer within {limit_s:g} s"
+        return f"refiner.url: {url} sends no whole answer within {limit_s:g} s{on_the_way(url)}"
     except Exception as error:  # as in ExternalClient.write
-        return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
+        hint = on_the_way(url) or "; start the server, or correct the address, such as http://HOST:8000/v1"
+        return f"refiner.url: nobody answers at {url} ({words(error, config)}){hint}"
+
+
+async def _wrong_with_answer(
+    server: openai.AsyncOpenAI, config: External, url: str, names: list[str], limit_s: float
+) -> str | None:
+    """Return what is wrong with a server's answer to a short chat, in one line; its models are added to the names.
+
+    Raises:
+        Exception: What the server or the network brings, if that is no answer.
+    """
+    model = config.served_model_name
+    try:
+        names += await listed(server, limit_s)
+    except openai.APIStatusError as error:
+        if is_down(error) or (model is None and error.status_code != 404):
+            raise
+    if (model := model or next(iter(names), None)) is None:
+        hint = on_the_way(url)
+        return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one{hint}"
+    trial = request(config, model, "Say yes.", TRIAL_TOKENS)
+    said = await asyncio.wait_for(sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s)
+    *_, last = read(said, SimpleNamespace(), config)
+    if isinstance(last, RefinerRequestError):
+        raise last
+    _, text, is_whole = last
+    if is_whole and not text.strip():
+        return (
+            f"refiner.url: the answer of {url} has no text, though it is whole: a model that thinks may have put all "
+            "into its reasoning; see refiner.extra_body"
+        )
     return None
+
+
+def on_the_way(url: str) -> str:
+    """Return which variables of the environment stand between this process and a server; nothing if none does.
+
+    Their values are not shown: a proxy's may have a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # half an address, of which the error itself says what is wrong
+        return ""
+    names, hints = {name.casefold(): name for name, value in os.environ.items() if value}, list[str]()
+    proxy = names.get(f"{parts.scheme}_proxy") or names.get("all_proxy")
+    if proxy and not proxy_bypass_environment(parts.netloc.rpartition("@")[2]):
+        also = f" (${names['no_proxy']} does not have it)" if "no_proxy" in names else ""
+        hints.append(f"${proxy} sends requests to a proxy: unset it, or add {parts.hostname} to no_proxy{also}")
+    for variable in ("ssl_cert_file", "ssl_cert_dir"):
+        name = names.get(variable)
+        if name and (parts.scheme == "https" or not os.path.exists(os.environ[name])):
+            hints.append(f"${name} names the certificates that are trusted: correct it, or unset it")
+    return "".join(f"; {hint}" for hint in hints)
 
 
 def is_down(error: openai.APIStatusError) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 MODEL = "played"
 
@@ -95,9 +96,10 @@ class Handler(BaseHTTPRequestHandler):
         """Write nothing."""
 
     def do_GET(self) -> None:
-        """List the models."""
+        """List the models; a proxy is asked by the whole address."""
         self.server.num_probes += 1
-        self.send(self.server.models if self.path == "/v1/models" else error(404, "no such page"))
+        is_list = urlsplit(self.path).path == "/v1/models"
+        self.send(self.server.models if is_list else error(404, "no such page"))
 
     def do_POST(self) -> None:
         """Answer a chat."""

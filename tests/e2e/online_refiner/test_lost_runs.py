@@ -120,3 +120,41 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
     assert job.wait(600) == 0, job.output()[-6000:]
     assert job.survivors() == []
     check_all_steps(run_dir, NUM_STEPS)
+
+
+ODD_REWARDS = """
+import asyncio, math, zlib
+import numpy as np
+
+def fail(error):
+    raise error
+
+ODD = [
+    lambda: fail(SystemExit(3)),
+    lambda: fail(KeyboardInterrupt()),
+    lambda: next(iter([])),
+    lambda: None,
+    lambda: "0.5",
+    lambda: math.nan,
+    lambda: {"reward": 1.0},
+    lambda: fail(asyncio.CancelledError()),
+]
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    number = zlib.crc32(solution_str.encode()) % 32
+    return ODD[number]() if number < len(ODD) else np.float32(number / 32)
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_odd_rewards_cost_their_own_rollouts(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD_REWARDS)
+    own = [f"reward.custom_reward_function.path={tmp_path}/odd.py", "reward.num_workers=2", "trainer.test_freq=2"]
+    job = start_marked(command(tmp_path / "run", letters_job, *own), cwd=tmp_path)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    steps = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
+    assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
+    assert sum(step["reward/num_lost"] for step in steps) > 0
+    assert all(0.25 <= step["reward/mean"] < 1 for step in steps)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -469,6 +470,51 @@ def test_half_an_address_is_one_line() -> None:
     own = config("http://[::1/v1")
     found = own.fault_of_url() or fault(own) or ""
     assert found.startswith("refiner.url: nobody answers at http://[::1/v1 (InvalidURL: ")
+
+
+ON_THE_WAY = {
+    "a proxy that does not answer": ({"http_proxy": "http://me:secret@127.0.0.1:9"}, "$http_proxy sends requests to a"),
+    "another name of it": ({"HTTP_PROXY": "http://127.0.0.1:9"}, "$HTTP_PROXY sends requests to a proxy: unset it, or"),
+    "without a scheme": ({"http_proxy": "127.0.0.1:9"}, "add 127.0.0.1 to no_proxy"),
+    "another host is excepted": ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "localhost"}, "($no_proxy does not"),
+    "of all schemes": ({"ALL_PROXY": "http://127.0.0.1:9"}, "$ALL_PROXY sends requests to a proxy"),
+    "of another protocol": ({"all_proxy": "socks5://127.0.0.1:9"}, "$all_proxy sends requests to a proxy"),
+    "no certificates": ({"SSL_CERT_FILE": "/nope.pem"}, "$SSL_CERT_FILE names the certificates that are trusted"),
+    "of https": ({"https_proxy": "http://127.0.0.1:9"}, ""),
+    "the host is excepted": ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1,localhost"}, ""),
+}
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Take out what this machine has on the way to servers."""
+    for name in [name for name in os.environ if name.casefold().endswith("_proxy") or name.startswith("SSL_CERT")]:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("on_the_way", ON_THE_WAY)
+def test_what_keeps_a_request_from_its_server_is_named(no_proxy: pytest.MonkeyPatch, on_the_way: str) -> None:
+    variables, expected = ON_THE_WAY[on_the_way]
+    for name, value in variables.items():
+        no_proxy.setenv(name, value)
+    with serving(always(GOOD)) as server:
+        found = fault(config(server.url)) or ""
+    assert expected in found and bool(found) is bool(expected)
+    assert "/v1 mostly" not in found and "secret" not in found and "\n" not in found
+
+
+def test_a_proxy_that_answers_in_the_place_of_a_server_is_named(no_proxy: pytest.MonkeyPatch) -> None:
+    with serving(always(GOOD), models=error(503)) as proxy:
+        no_proxy.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        assert "$http_proxy sends requests to a proxy" in (fault(config("http://node7:8000/v1")) or "")
+        no_proxy.delenv("http_proxy")
+        assert "proxy" not in (fault(config(proxy.url)) or "")
+
+
+def test_a_server_that_is_not_there_is_told_with_an_address_to_try(no_proxy: pytest.MonkeyPatch) -> None:
+    found = fault(config("http://127.0.0.1:9/v1")) or ""
+    assert found.endswith("; start the server, or correct the address, such as http://HOST:8000/v1")
 
 
 def test_a_list_of_models_that_is_busy_is_no_fault() -> None:

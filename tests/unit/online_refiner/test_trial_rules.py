@@ -172,6 +172,18 @@ OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=Non
         ("reward", {"path": "own: 'right'"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: {'reward': 1}"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: float('nan')"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: '0.5'"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: None"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: __import__('numpy').ones(1)"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: __import__('numpy').float32(0.5)"}, None),
+        ("reward", {"path": "own: next(iter([]))"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: exit(3)"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: (_ for _ in ()).throw(KeyboardInterrupt)"}, "rows-can-be-rewarded"),
+        (
+            True,
+            {"path": "other: *arguments):\n    pass\nraise KeyboardInterrupt\ndef other("},
+            "problems-can-be-rewarded",
+        ),
         (True, {"path": None}, "rows-can-be-rewarded"),  # verl knows no data source mini_apps
         (False, {"name": None}, "rows-can-be-rewarded"),
         (False, {"path": ""}, "rows-can-be-rewarded"),
@@ -201,6 +213,12 @@ def test_one_reward_of_a_made_up_answer(
         checked(config)
     else:
         assert error_of(config).endswith(f" [{rule}]")
+
+
+def test_a_dict_without_score_says_what_to_add(config: DictConfig, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN.format("{'reward': 1.0}"))
+    config.reward.custom_reward_function.path, config.dry_run = f"{tmp_path}/own.py", "reward"
+    assert "returned a dict without score (it has reward); add 'score': 0.5" in error_of(config)
 
 
 def test_a_reward_of_which_so_many_may_run_is_tried_as_others(config: DictConfig, tmp_path: Path) -> None:
