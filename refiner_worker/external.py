@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import proxy_bypass_environment
+from urllib.request import proxy_bypass
 
 import openai
 from ray.actor import ActorHandle
@@ -329,7 +329,7 @@ def on_the_way(url: str) -> str:
         return ""
     names, hints = {name.casefold(): name for name, value in os.environ.items() if value}, list[str]()
     proxy = names.get(f"{parts.scheme}_proxy") or names.get("all_proxy")
-    if proxy and not proxy_bypass_environment(parts.netloc.rpartition("@")[2]):
+    if proxy and not proxy_bypass(parts.netloc.rpartition("@")[2]):
         also = f" (${names['no_proxy']} does not have it)" if "no_proxy" in names else ""
         hints.append(f"${proxy} sends requests to a proxy: unset it, or add {parts.hostname} to no_proxy{also}")
     for variable in ("ssl_cert_file", "ssl_cert_dir"):

@@ -83,6 +83,7 @@ HOOKS = [
     Hook(f"{SEPARATE}:PPOTrainerSeparateAsync._compute_old_log_prob", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}._compute_advantage", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}._update_actor", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}._load_checkpoint", OF_TRAINER, ()),
     Hook(f"{TRAINER}._save_checkpoint", OF_TRAINER, ()),
     Hook(f"{TRAINER}._validate", OF_TRAINER, ()),
     Hook(f"{TRAINER}._compute_metrics", OF_TRAINER, ("batch", "metrics", "timing_raw", "global_steps", "epoch")),
@@ -148,7 +149,8 @@ HOOKS = [
     # ---- rewards
     Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
     Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),
-    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score", "recipe.online_refiner.verl_glue.refine_actors", ("data",)),
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score", OF_PATCHES, ("data",)),
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker._init_reward_fn", OF_PATCHES, ()),
     Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_loop_workers", OF_TRAINER),
     Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_model_manager", OF_TRAINER),
     Hook(f"{REWARD_MODEL}.wake_up", OF_TRAINER, ()),

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from recipe.runs.files import read_rows
+from recipe.runs.stop import TRACKER
 
 REFINER = re.compile(r"refiner replica 0: server process (\d+)")
 ENDS = {
@@ -99,4 +100,5 @@ def test_a_death_is_told_or_mended(
         return
     assert status == 1, job.output()[-6000:]
     (told,) = (line for line in job.output().splitlines() if line.startswith("error: "))
-    assert f"has died: {ENDS[victim]}" in told and "goes on from it" in told
+    is_saved = (run_dir / "checkpoints" / TRACKER).exists()
+    assert f"has died: {ENDS[victim]}" in told and ("goes on with step" in told) is is_saved

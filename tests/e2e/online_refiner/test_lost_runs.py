@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from recipe.runs.files import read_rows
 from recipe.runs.lock import COMMAND
@@ -117,6 +118,30 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
 
     subprocess.run(["mount", "-o", "remount,size=256m", str(small_disk)], check=True)
     job = start_marked(same, cwd=tmp_path)
+    assert job.wait(600) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    check_all_steps(run_dir, NUM_STEPS)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_read_is_named_with_the_one_before_it(
+    start_marked: Callable, letters_job: list[str], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    same = command(run_dir, letters_job)
+    job = start_marked([*same, "trainer.total_training_steps=2"], cwd=tmp_path)
+    assert job.wait(600) == 0, job.output()[-6000:]
+    first, last = (run_dir / "checkpoints" / f"global_step_{step}" for step in (1, 2))
+    torch.save({}, last / "actor" / "model_world_size_1_rank_0.pt")  # whole, and of no model
+    job = start_marked(same, cwd=tmp_path)
+    assert job.wait(600) == 1, job.output()[-6000:]
+    line = told(job)
+    assert line.startswith(f"error: the checkpoint {last} cannot be read (")
+    remedy = f"add trainer.resume_mode=resume_path trainer.resume_from_path={first}"
+    assert line.endswith(remedy)
+    assert job.survivors() == []
+    job = start_marked([*same, *remedy.split()[1:]], cwd=tmp_path)
     assert job.wait(600) == 0, job.output()[-6000:]
     assert job.survivors() == []
     check_all_steps(run_dir, NUM_STEPS)

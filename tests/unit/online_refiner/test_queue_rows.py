@@ -5,11 +5,14 @@ from collections.abc import Iterator
 
 import own_queue
 import pytest
+import transfer_queue as tq
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
 from transfer_queue import KVBatchMeta
 
+from recipe.online_refiner.pairs import Rollout
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.patches import RewardLoopWorker
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,6 +48,28 @@ def test_a_reward_is_on_the_last_token_and_read_from_all() -> None:
     assert own_queue.column(batch, "rm_scores") == [[0.0] * (len(ids) - 1) + [n + 1] for n, ids in enumerate(RESPONSES)]
     batch = refined_rows(rm_scores=[[0.25] * len(ids) for ids in RESPONSES])  # a loop that rewards its tools, too
     assert queue.read_rewards(batch) == [0.25 * len(ids) for ids in RESPONSES]
+
+
+def test_a_reward_that_fails_costs_its_own_row() -> None:
+    """Where refine workers reward the responses: a reward model sleeps during the rollout."""
+    batch = refined_rows(extra_fields=[{}] * 4, raw_prompt=[[{"role": "user"}]] * 4, num_turns=[2] * 4)
+    batch.extra_info["temperature"] = 0.5
+    errors = {KEYS[1]: ValueError("no number"), KEYS[3]: RuntimeError("it failed")}
+
+    async def score(rollout: Rollout, response_ids: list[int]) -> float:
+        if rollout.key in errors:
+            raise errors[rollout.key]
+        return 7.0
+
+    worker = object.__new__(RefineWorker)
+    worker._score = score
+    lost = asyncio.run(worker.reward(batch))
+    assert lost == [KEYS[1], KEYS[3]]
+    left = queue.rows_without(batch, lost)
+    assert left.keys == [KEYS[0], KEYS[2]] and left.extra_info == {"temperature": 0.5}
+    assert queue.read_rewards(left) == [7.0, 7.0]
+    assert not {*lost} & {*tq.kv_list(batch.partition_id)[batch.partition_id]}, "nothing stays in the queue"
+    assert queue.rows_without(left, []) is left
 
 
 def test_a_data_source_is_a_text_or_unknown() -> None:

@@ -217,3 +217,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="^run_dir=it cannot be written: Not a directory; set another folder$"):
         Lock(tmp_path / "file" / "run", "run_dir=it")
+
+
+SHOW = "import recipe.online_refiner.main as main; main._show('a line of a plan\\n' * 100_000); main._show('more')"
+
+
+def test_a_plan_may_be_read_in_part() -> None:
+    """As ``train dry_run=true | head -1`` does."""
+    shown = subprocess.Popen([sys.executable, "-c", SHOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert shown.stdout and shown.stderr and shown.stdout.readline() == "a line of a plan\n"
+    shown.stdout.close()
+    assert shown.stderr.read() == "" and shown.wait() == 0
