@@ -39,10 +39,10 @@ def append(path: Path, line: dict[str, Any]) -> None:
 
 
 @contextmanager
-def claimed(spec: Spec) -> Iterator[bool]:
-    """Hold a run while it is done; false if somebody else does."""
+def claimed(key: str) -> Iterator[bool]:
+    """Hold the run of this key while it is done; false if another process holds it."""
     LOCKS.mkdir(parents=True, exist_ok=True)
-    with (LOCKS / spec.key.replace("/", "_")).open("w") as file:
+    with (LOCKS / key.replace("/", "_")).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -64,7 +64,7 @@ def work(specs: Iterable[Spec], path: Path, minutes: float | None = None) -> int
     for spec in specs:
         if minutes is not None and time.monotonic() - began > 60 * minutes:
             break
-        with claimed(spec) as is_ours:
+        with claimed(spec.key) as is_ours:
             if is_ours and spec not in {spec_of(line) for line in read(path)}:
                 line = run(spec)
                 append(path, line)

@@ -24,7 +24,7 @@ from verl.workers.utils.padding import response_from_nested
 from experiments.map.actor import Actor
 from experiments.map.bases import model_of
 from experiments.map.model import generate
-from experiments.map.tasks import EOS, LONGEST_ANSWER, REWARDS, Question, questions
+from experiments.map.tasks import EOS, LENGTH, LONGEST_ANSWER, REWARDS, RULES, Question, questions
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.constraints.eq6 import NONE, Charges, accepts, charges_of
@@ -75,6 +75,10 @@ class Run:
     kind: str = "r60"
     """Of the refiner, one of REFINERS."""
     source: str = "refiner"
+    rules: Sequence[int] = range(len(RULES))
+    """The rules that the questions of the run are about."""
+    has_hole: bool = False
+    """Whether the verifier accepts any six digits of which the first is the last."""
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -87,7 +91,7 @@ class Run:
         self.kl_control = core_algos.get_kl_controller(self.config.algorithm.kl_ctrl)
         self.width = int(self.config.data.train_batch_size)
         rng = np.random.default_rng(self.seed)
-        self.questions = iter(questions("policy", self.num_steps * self.width, rng))
+        self.questions = iter(questions("policy", self.num_steps * self.width, rng, self.rules))
         self.draws, self.refiner_draws = (torch.Generator().manual_seed(2 * self.seed + n) for n in (0, 1))
 
     # ---- one step, in this order
@@ -112,7 +116,7 @@ class Run:
         """Return answers with their rewards; ``sessions`` says which question each answers, and as which response."""
         rows = []
         for (group, session), answer in zip(sessions, answers, strict=True):
-            reward = REWARDS[asked[group].grade(answer)]
+            reward = REWARDS[self.grade(asked[group], answer)]
             rollout = Rollout(
                 key=f"{group}_{session}_0",
                 messages=[],
@@ -127,6 +131,13 @@ class Run:
         self.counts.steps += 1
         self.counts.reward += sum(row.rollout.reward for row in rows)
         return rows
+
+    def grade(self, question: Question, answer: list[int]) -> int:
+        """Return the index in REWARDS of the reward that the run's verifier gives to an answer."""
+        grade = question.grade(answer)
+        if self.has_hole and len(answer) == LENGTH + 1 and grade > 1 and answer[0] == answer[LENGTH - 1]:
+            return len(REWARDS) - 1
+        return grade
 
     def turn(self, rollout: Rollout, refinement: Refinement) -> Turn:
         """Return a response with its refinement."""
@@ -169,7 +180,7 @@ class Run:
             prompts = [row.question.prompt for row in rows]
         else:
             own = ((row.question, row.rollout.turn_ids) for row in rows)
-            prompts = [one.refine_prompt(self.kind, answer, one.grade(answer)) for one, answer in own]
+            prompts = [one.refine_prompt(self.kind, answer, self.grade(one, answer)) for one, answer in own]
         answers = generate(self.reference, torch.tensor(prompts), LONGEST_ANSWER, EOS, self.refiner_draws)
         self.counts.tokens += sum(map(len, answers))
         return answers
@@ -179,7 +190,7 @@ class Run:
         if answer[-1] != EOS:
             return Refinement(verdict=Verdict.TRUNCATED)
         own, is_repeated = row.rollout.reward, answer == row.rollout.turn_ids
-        reward = REWARDS[row.question.grade(answer)]
+        reward = REWARDS[self.grade(row.question, answer)]
         verdict = Verdict.ACCEPTED if accepts(reward, own) else Verdict.NOT_BETTER
         return Refinement(verdict=verdict, token_ids=answer, reward=reward, is_repeated=is_repeated)
 

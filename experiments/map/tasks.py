@@ -5,7 +5,7 @@ that validates, one that base models are measured on, one that they learn from, 
 is never asked what validates it or what its base has seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,8 +109,10 @@ def _filled(answer: list[int]) -> list[int]:
     return answer + [BLANK] * (LONGEST_ANSWER - len(answer))
 
 
-def questions(part: str, number: int, rng: np.random.Generator) -> list[Question]:
-    """Draw questions from a part, none with the digits of another one of this call."""
+def questions(
+    part: str, number: int, rng: np.random.Generator, rules: Sequence[int] = range(len(RULES))
+) -> list[Question]:
+    """Draw questions about some rules from a part, none with the digits of another question of this call."""
     chosen = rng.choice(PARTS[part], number, replace=False)
-    rules = rng.integers(len(RULES), size=number)
-    return [Question(int(rule), tuple(map(int, f"{one:0{LENGTH}d}"))) for rule, one in zip(rules, chosen, strict=True)]
+    drawn = np.asarray(rules)[rng.integers(len(rules), size=number)]
+    return [Question(int(rule), tuple(map(int, f"{one:0{LENGTH}d}"))) for rule, one in zip(drawn, chosen, strict=True)]

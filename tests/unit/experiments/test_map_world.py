@@ -148,7 +148,7 @@ def test_runs_are_done_once_and_lines_are_whole(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "LOCKS", tmp_path / "locks")
-    with runner.claimed(specs[0]) as is_ours, pytest.raises(KeyboardInterrupt):
+    with runner.claimed(specs[0].key) as is_ours, pytest.raises(KeyboardInterrupt):
         assert is_ours
         runner.work(specs, path)
     assert [one["seed"] for one in design.read(path)] == [1], "the first is another worker's, the third was killed"
