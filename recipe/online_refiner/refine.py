@@ -477,13 +477,13 @@ class TextRefiner(Refiner):
         written, is_first = await self._once(attempt, (content, most), ask)
         if is_first:
             bill.num_prompt_tokens = bill.num_prompt_tokens or len(attempt.prompt_ids)
-            bill.num_generated_tokens = bill.num_generated_tokens or await self.on_thread(self._num_tokens, written)
+            texts = [thought + text for thought, text, _ in (one for one in written if isinstance(one, tuple))]
+            bill.num_generated_tokens = bill.num_generated_tokens or await self.on_thread(self._num_tokens, *texts)
         return list(written)
 
-    def _num_tokens(self, written: list[Any]) -> int:
-        """Return how many tokens of the policy a server's answers have."""
-        texts = [thought + text for thought, text, _ in (one for one in written if isinstance(one, tuple))]
-        return sum(map(len, map(self.prompt.tokenizer.encode, texts)))
+    def _num_tokens(self, *texts: str) -> int:
+        """Return how many tokens of the policy some texts have; half a character counts as a question mark."""
+        return sum(len(self.prompt.tokenizer.encode(text.encode(errors="replace").decode())) for text in texts)
 
     async def _finish(self, attempt: Attempt, begun: Any, result: Refinement) -> list[list[int]]:
         thought, text, is_whole = begun
@@ -498,8 +498,7 @@ class TextRefiner(Refiner):
             thought += before + mark
         elif begins and not thought:
             raise RefinerRequestError(text, failure=Verdict.THOUGHT if thoughts else Verdict.TRUNCATED)
-        own = await self.on_thread(self.prompt.tokenizer.encode, thought)
-        result.num_thought_tokens = len(own)
+        result.num_thought_tokens = await self.on_thread(self._num_tokens, thought)
         reasoning, end = list[str](), self.turn_end.of(rollout.turn_ids)
         if self._rewrites_thought(parts):
             before, tag, text = text.partition(CLOSE_TAG)

@@ -426,6 +426,17 @@ def test_an_error_with_one_sample_costs_that_sample(
     assert (found.verdict, found.text) == (Verdict.FAULT, "ZeroDivisionError: a mistake of ours")
 
 
+def test_half_a_character_in_a_servers_sample_costs_that_sample(tokenizer: Any) -> None:
+    server = WrittenServer(tokenizer, "", "", samples=3, temperature=1.0)
+
+    async def write(*_: Any) -> list[tuple[str, str, bool]]:
+        return [("", "half \ud83d", True), ("half \ud83d", "better", True), ("", "better still", True)]
+
+    server.write = write  # type: ignore[method-assign]
+    (found,) = group_refined(tokenizer, ["old"], server)
+    assert (found.verdict, found.text, found.num_better) == (Verdict.ACCEPTED, "better", 2)
+
+
 @pytest.mark.parametrize(
     ("temperature", "extra_body", "is_greedy"),
     [
