@@ -108,15 +108,20 @@ class Budget:
     kinds: dict[str, Kind] = field(default_factory=dict)
 
     def choose(self, rollouts: Rollouts) -> set[int]:
-        """Return the rows to refine; in one kind each group has its first before one has its second."""
+        """Return the rows to refine.
+
+        Among rows that are as likely to pay, each group has its first before one has its second: that with the lowest
+        reward.
+        """
         names = rollouts.kinds()
         usual = self._usual_cost(rollouts)
-        order, number = [], Counter[tuple[str, str]]()
-        for row, name in sorted(names.items(), key=lambda one: rollouts.luck(one[0])):
-            kind = self.kinds.get(name, Kind())
+        order, number = [], Counter[tuple[str, float]]()
+        for row in sorted(names, key=lambda row: (rollouts.rewards[row], rollouts.luck(row))):
+            kind = self.kinds.get(names[row], Kind())
             cost = (kind.tokens + usual) / (kind.asked + 1)
-            number[rollouts.groups[row], name] += 1
-            order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.luck(row), row, cost))
+            pays = kind.chance / cost
+            number[rollouts.groups[row], pays] += 1
+            order.append((-pays, number[rollouts.groups[row], pays], rollouts.luck(row), row, cost))
         left, chosen, taken = self.saved + self._allowance(rollouts), list[int](), Counter[str]()
         for *_, row, cost in sorted(order):
             group = rollouts.groups[row]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -107,6 +108,9 @@ class RefinedLogProbs(PPOTrainer):
 class OnlineRefinerTrainer(PPOTrainer):
     """What this extension adds to any of verl's V1 trainers; ``task_runner.py`` names them."""
 
+    filtered: Mapping[float, int] = MappingProxyType({})
+    """What DAPO's filter took out before the first mini-batch was waited for (``StepState.filtered``)."""
+
     def __init__(self, config: DictConfig) -> None:
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
@@ -123,8 +127,6 @@ class OnlineRefinerTrainer(PPOTrainer):
         # Of the step that is under way.
         self.parts: list[StepState] = []
         self.state = StepState()
-        self.filtered: Mapping[float, int] = {}
-        """What DAPO's filter took out before the first mini-batch was waited for (``StepState.filtered``)."""
         self.step_started_at, self.rollout_gb = 0.0, 0.0
         super().__init__(config)
 

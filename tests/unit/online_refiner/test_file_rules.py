@@ -448,7 +448,7 @@ def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
         ({"max_model_len": 10}, "max_model_len is not read: set refiner.max_model_len"),
         ({"temperature": 0.5}, "temperature is not read: set refiner.temperature"),
         ({"n": 4}, "n is not read: each response is refined once; drop it"),
-        ({"repetition_penalty": 1.2}, "repetition_penalty is not read: each request says 1.0"),
+        ({"ignore_eos": True}, "ignore_eos is not read: each request says 1.0 and false; drop it"),
     ],
 )
 def test_an_engine_setting_that_is_not_the_refiners(config: DictConfig, setting: dict[str, Any], message: str) -> None:

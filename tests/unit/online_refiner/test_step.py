@@ -65,7 +65,7 @@ class PlayedSteps(OnlineRefinerSync):
         self.config = OmegaConf.create({"data": {"train_batch_size": len(parts)}})
         self.parameter_sync_step = len(parts)
         self.stages, self.played, self.etas = stages, parts, []
-        self.num_restarts, self.global_steps, self.filtered = 0, 0, {}
+        self.num_restarts = self.global_steps = 0
         self.run_dir, self.total_training_steps = RunDir(tempfile.mkdtemp()), None
 
     def prepare_step(self) -> dict:
