@@ -4,6 +4,7 @@ The sandbox keeps a template from Python's own objects, so that it cannot run ot
 power or a repeated text. Those end the process, which costs one prompt: the next one gets a new process.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -158,15 +159,13 @@ def _serve(pipe: Connection) -> None:
     """Answer requests until the other end of the pipe is closed; more than MAX_CPU_S for one ends this process."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the process that asks has ended
+        while True:
             request = json.loads(pipe.recv_bytes())
-        except EOFError:
-            return
-        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends a process that does not handle it
-        reply = _answer(*request)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send_bytes(reply)
+            signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends a process that does not handle it
+            reply = _answer(*request)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            pipe.send_bytes(reply)
 
 
 if __name__ == "__main__":

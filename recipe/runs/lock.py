@@ -18,6 +18,9 @@ COMMAND, TRAINER = ".lock", ".lock.trainer"
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of a file system that has no locks, as some of clusters are mounted."""
 POLL_S = 0.5
+LEASE_S = 120.0
+"""Seconds for which a file server may keep the lock of a machine that is lost: a requeued job waits for it. NFS 4 keeps
+it for 90 s."""
 
 
 class Lock:
@@ -46,14 +49,14 @@ class Lock:
             raise ValueError(f"{said} cannot be written: {error.strerror}; set another folder") from error
 
     def _take(self, said: str, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
+        began, holder = time.monotonic(), ""
         while True:
             try:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    self._file.seek(0)
-                    holder = self._file.read() or "its name is not known"
+                if not holder:
+                    holder, wait_s = self._holder(said, wait_s)
+                if time.monotonic() - began >= wait_s:
                     raise ValueError(
                         f"{said}: another process writes there ({holder}); wait until it ends, or set another folder"
                     ) from None
@@ -67,6 +70,15 @@ class Lock:
                 )
                 return None
             time.sleep(POLL_S)
+
+    def _holder(self, said: str, wait_s: float) -> tuple[str, float]:
+        """Return who holds the lock, and how long to wait for it: longer for another machine, which may be lost."""
+        self._file.seek(0)
+        holder = self._file.read()
+        if not holder or holder.endswith(f" on {socket.gethostname()}"):
+            return holder or "its name is not known", wait_s
+        print(f"{said}: waiting up to {LEASE_S:g} s for {holder}, in case that machine is lost", file=sys.stderr)
+        return holder, max(wait_s, LEASE_S)
 
 
 def lock_folders(config: DictConfig, name: str = COMMAND, wait_s: float = 0.0) -> list[Lock]:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from recipe.online_refiner.verl_glue.trainer import _unreadable
+from recipe.runs import lock
 from recipe.runs.lock import COMMAND, TRAINER, Lock, lock_folders
 from recipe.runs.stop import cause_of_end, checkpoint_before, last_words
 from refiner_worker.client import CheckpointError, RunEndedError
@@ -173,11 +174,11 @@ def test_a_folder_has_one_writer_until_that_is_killed(config: DictConfig, tmp_pa
     assert lock_folders(config, TRAINER), "the process that trains has a lock of its own"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    (lock,) = lock_folders(config)
+    (own,) = lock_folders(config)
     assert f"process {os.getpid()} on " in (tmp_path / COMMAND).read_text()
     with pytest.raises(ValueError, match="another process writes there"):
         Lock(tmp_path, "--output it")
-    del lock
+    del own
     Lock(tmp_path, "--output it")
 
 
@@ -188,6 +189,19 @@ def test_a_lock_waits_for_what_a_killed_command_has_left(config: DictConfig, tmp
     holder.stdin.close()  # it ends soon
     assert lock_folders(config, wait_s=60)
     holder.wait()
+
+
+def test_a_lock_of_another_machine_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That machine may be lost, and a file server keeps its lock for a while."""
+    holder = Lock(tmp_path, "run_dir=it")
+    (tmp_path / COMMAND).write_text("process 7 on another")
+    monkeypatch.setattr(lock, "LEASE_S", 0.1)
+    with pytest.raises(ValueError, match="another process writes there .process 7 on another.; "):
+        Lock(tmp_path, "run_dir=it")
+    assert capsys.readouterr().err.startswith("run_dir=it: waiting up to 0.1 s for process 7 on another, in case")
+    del holder
 
 
 @pytest.mark.parametrize("key", ["trainer.default_local_dir", "records.path"])
