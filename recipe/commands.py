@@ -28,7 +28,7 @@ RL fine-tuning with an online refiner, as a verl extension.
 online-refiner COMMAND --help says more."""
 
 FOREIGN = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "numpy", "omegaconf", "pandas", "plotly", "psutil"}
-FOREIGN |= {"packaging", "pydantic", "rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch"}
+FOREIGN |= {"packaging", "pydantic", "pylatexenc", "rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch"}
 FOREIGN |= {"tqdm", "transfer_queue", "transformers", "verl", "vllm", "yaml"}
 """Packages that come with verl, vLLM or this package. A module that a user names may be missing for other reasons."""
 

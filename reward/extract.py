@@ -23,9 +23,16 @@ _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
 _OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
 _CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
+_THINKING = r"(?:think|thought|reason)\w*"
+_CLOSING_MARK = (
+    rf"(?i:</(?:\w+[:_.-])?{_THINKING}>|\[/{_THINKING}\]|\u25c1/{_THINKING}\u25b7|<\|/{_THINKING}\|>|<\|end_(?:of_)?{_THINKING}\|>)"
+    r"|<\|channel\|>final[^<\n]{0,40}<\|message\|>"
+)
+END_OF_THOUGHTS = re.compile(_CLOSING_MARK)
+"""Marks that end a thought: a closing tag in brackets of any kind that names thinking, or gpt-oss's last channel."""
 # After a line or before one, or before the tag of an answer; not in a program's text.
 _END_OF_THOUGHTS = re.compile(
-    r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
+    rf"^[ \t]*(?:{_CLOSING_MARK})|(?:{_CLOSING_MARK})(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
 )
 _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>",
               "<end_of_turn>", "<｜end▁of▁sentence｜>", "<eos>", "</s>")  # fmt: skip
@@ -57,8 +64,8 @@ def extract_code(response: str, *names: str) -> str | None:
     if the answer is to define none, the last that reads standard input; then those that do not show values alone.
     Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
     fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
-    an import, an assignment or a print: a bare word is no program. What a model thought first (up to `</think>`) is
-    looked at only where there is no code after it.
+    an import, an assignment or a print: a bare word is no program. What a model thought first (up to
+    `</think>` or the like) is looked at only where there is no code after it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)

@@ -2,8 +2,10 @@
 
 import re
 
-from reward.judge.math_marks import find_answer, find_marked
-from reward.judge.math_text import as_text, clean
+from reward.judge.math_forms import clean
+from reward.judge.math_latex import MAX_DEPTH, depth
+from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
+from reward.judge.math_text import as_text
 
 MAX_WORDS = 6
 """Of an answer in words, or of each of several."""
@@ -12,6 +14,7 @@ _PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
 _DIGIT = re.compile(r"\d")
 _PART = re.compile(r",(?!\d{3})|\. ")
+_HTML = re.compile(r"<(\w+)[^<>]*>[^<>]*</\1>|<br */?>", re.I)
 _QUOTED = re.compile(r"[\[({]\s*[\"'].*[\"']\s*[\])}]", re.DOTALL)
 
 
@@ -21,9 +24,14 @@ def is_formula(text: str) -> bool:
 
 
 def wrong_with(label: str) -> str | None:
-    """Say why no answer can be equal to an expected one, where its words show it: a sentence, or a list's display."""
+    """Say why no answer can be equal to an expected one, where its text shows it: a sentence, or a list's display."""
     marked = find_marked(label)
-    text = as_text(clean(label if marked is None else marked))
+    answer = label if marked is None else marked
+    if len(answer) > MAX_ANSWER_CHARS or depth(answer) > MAX_DEPTH:
+        return f"{answer[:80]}: it is too long, or nested too deeply"
+    text = as_text(clean(answer))
+    if _HTML.search(answer):
+        return f"{text[:80]}: it cannot be read: give LaTeX"
     if _QUOTED.fullmatch(text):
         return f"{text[:80]}: it is a list as text, give its one entry"
     parts = _PART.split(text)

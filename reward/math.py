@@ -11,7 +11,7 @@ from numbers import Real
 
 from reward.grading import Graded, require, row_check, verl_function
 from reward.judge import ask
-from reward.judge.math_answers import grade_math, grade_text, load
+from reward.judge.math_answers import can_read, grade_answer, grade_math, grade_text, is_whole_number, load
 from reward.judge.math_marks import find_marked
 from reward.labels import wrong_with
 from reward.limits import Limits
@@ -26,8 +26,9 @@ class MathProblem(Graded):
 
     @classmethod
     def from_answer(cls, answer: object, *, problem_id: object) -> "MathProblem":
-        """Check the expected answer: ValueError if it is no text or number, or empty, or without math-verify."""
+        """Check the expected answer: ValueError if it is no text or number, or empty, or without its parsers."""
         require("math_verify", "math-verify[antlr4_9_3]")
+        require("pylatexenc", "pylatexenc")
         is_blank = isinstance(answer, str) and (not answer.strip() or find_marked(answer) == "")
         is_number = isinstance(answer, Real) and not isinstance(answer, bool) and math.isfinite(answer)
         if is_blank or not (is_number or isinstance(answer, str)):
@@ -39,10 +40,20 @@ class MathProblem(Graded):
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""
+        if not is_whole_number(self.ground_truth):
+            return ask(partial(grade_answer, response, self.ground_truth), load=load, limits=limits).value
         grade = ask(partial(grade_text, response, self.ground_truth), limits=limits).value
         if grade[0]:
             return grade
         return ask(partial(grade_math, grade[2], self.ground_truth), load=load, limits=limits).value
+
+    def is_read(self, limits: Limits | None = None) -> bool:
+        """Whether math-verify reads the expected answer; otherwise answers are compared with it as text.
+
+        Raises:
+            UnjudgeableError, JudgeLostError: as `reward.judge.ask` does.
+        """
+        return ask(partial(can_read, self.ground_truth), load=load, limits=limits or Limits()).value
 
 
 compute_score = verl_function(MathProblem.from_answer)

@@ -13,12 +13,11 @@ from typing import Any
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, question_in, text_in, wanted
 from recipe.data_preparation.rows import Row
 from reward.grading import Graded, require
-from reward.judge import ask
-from reward.judge.math_answers import grade_math, load
+from reward.judge import JudgeLostError, UnjudgeableError
+from reward.judge.math_forms import clean
 from reward.judge.math_marks import find_marked
-from reward.judge.math_text import as_text, clean
+from reward.judge.math_text import as_text
 from reward.labels import is_formula, wrong_with
-from reward.limits import Limits
 from reward.math import MathProblem
 from reward.puzzle import Puzzle
 
@@ -59,7 +58,7 @@ def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH
     if not label:
         raise wanted(record, "no answer", *ANSWER, "solution (with a mark)")
     problem_id = text_in(record, "unique_id", "problem_id") or f"{name}/{index}"
-    _check_label(label, problem_id)
+    compared_as = _check_label(label, problem_id)
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{text} {answer_format}"}],
@@ -71,6 +70,7 @@ def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH
             "index": index,
             "question": text,
             "solution": steps,
+            "compared_as": compared_as,
         },
     }
 
@@ -106,32 +106,27 @@ def label_of(answer: Any) -> str:
     return text
 
 
-class _Formula(MathProblem):
-    """A label of which the mathematics is asked: that two texts are equal says nothing of it."""
-
-    def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
-        """See ``Graded.ask``."""
-        return ask(partial(grade_math, response, self.ground_truth), load=load, limits=limits).value
-
-
-def _check_label(label: str, problem_id: str) -> None:
+def _check_label(label: str, problem_id: str) -> str:
     r"""Let the grader read a label, and what somebody would write in its place who has solved the problem.
+
+    Returns:
+        ``value``, or ``text``: no parser reads the label, so that an answer must be written as it is, up to blanks and
+        notation.
 
     Raises:
         Dropped: ``answer not gradable`` or ``answer not tried``.
     """
     problem = MathProblem.from_answer(label, problem_id=problem_id)
+    if wrong := None if _NUMBER.fullmatch(label) else wrong_with(label):
+        raise Dropped("answer not gradable", wrong)
     _check_own_answer(problem, f"\\boxed{{{label}}}")
     if _NUMBER.fullmatch(label):
-        return
-    if wrong := wrong_with(label):
-        raise Dropped("answer not gradable", wrong)
+        return "value"
     text = as_text(clean(label))
     if unknown := _UNKNOWN.search(text):
         raise Dropped("answer not gradable", f"{text[:80]}: {unknown[0]} is no known function: give LaTeX")
     if is_formula(text):
-        _check_own_answer(_Formula.from_answer(label, problem_id=problem_id), label, "it cannot be read: give LaTeX")
-        return
+        return "value" if _is_read(problem) else "text"
     numbers = _NUMBER.findall(text)
     if len(numbers) == 1 and "," not in text.replace(numbers[0], ""):
         before, _, behind = text.partition(numbers[0])
@@ -139,6 +134,16 @@ def _check_label(label: str, problem_id: str) -> None:
         if (_WORD.search(before) and not is_name) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):
             why = f"{text[:80]}: whoever answers {numbers[0]} gets 0: give the answer alone"
             _check_own_answer(problem, f"\\boxed{{{numbers[0]}}}", why)
+    return "value"
+
+
+def _is_read(problem: MathProblem) -> bool:
+    try:
+        return problem.is_read()
+    except UnjudgeableError:
+        return False
+    except JudgeLostError as error:
+        raise Dropped("answer not tried", str(error)) from error
 
 
 def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle") -> Row:

@@ -26,6 +26,8 @@ class Card:
     """Rows by split."""
     dropped: dict[str, list[str]] = field(default_factory=dict)
     """Ids of dropped records by reason, each with what is wrong."""
+    compared_as_text: list[str] = field(default_factory=list)
+    """Ids of kept records whose expected answer no parser reads, each with the answer."""
 
     def drop(self, where: str, dropped: Dropped) -> None:
         """Count a record that is dropped."""
@@ -38,6 +40,9 @@ class Card:
         lines += [f"- {split}: {self.kept[split]} rows" for split in SPLITS]
         for reason, ids in sorted(self.dropped.items()):
             lines += ["", f"## Dropped, {reason}: {len(ids)}", *(f"- {name}" for name in ids)]
+        if self.compared_as_text:
+            title = f"## Kept, the answer is compared as text: {len(self.compared_as_text)}"
+            lines += ["", title, *(f"- {name}" for name in self.compared_as_text)]
         return "\n".join(lines) + "\n"
 
     def summary(self) -> str:
@@ -45,7 +50,9 @@ class Card:
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
         empty = "" if self.kept["val"] else "; data.val_files needs rows: raise --val-fraction or prepare another split"
-        return f"{self.num_read} records: {kept}; dropped: {drops}{empty}"
+        number = len(self.compared_as_text)
+        as_text = f"; {number} answer{' is' if number == 1 else 's are'} compared as text" if number else ""
+        return f"{self.num_read} records: {kept}; dropped: {drops}{as_text}{empty}"
 
 
 def convert(
@@ -120,6 +127,8 @@ def _rows_of(
         except Dropped as dropped:
             card.drop(where, dropped)
             continue
+        if row["extra_info"].get("compared_as") == "text":
+            card.compared_as_text.append(" ".join(f"{where}: {row['reward_model']['ground_truth'][:80]}".split()))
         own = row["extra_info"].get("problem_id")
         if own is not None and own in ids:  # a source that numbers the problems of each part from 0
             row["extra_info"]["problem_id"] = own = f"{own}/{index}"

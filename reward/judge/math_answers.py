@@ -12,13 +12,14 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from typing import Any
 
-from reward.judge import math_text
+from reward.judge import math_forms, math_parts, math_text, math_units
+from reward.judge.math_latex import MAX_DEPTH, Nodes, depth
 from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
 from reward.judge.no_code import forbid_code
 
-MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _WARM_UP = (
     (r"\frac{1}{2}x^2-\sqrt{3}\pi", r"\frac{x^2}{2}-\pi\sqrt{3}"),
     (r"[0,1)\cup(2,\infty)", r"x \in (0,1)"),
@@ -27,6 +28,8 @@ _WARM_UP = (
     ("72", "72.5"),
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
+_COMMA = re.compile(r",\s+|\s+$|^\s+|\$")
+_MIXED = re.compile(r"\s*(\d+) and (\d+) ?/ ?(\d+)\s*")
 _KNOWN_DIGITS, _MAX_DIGITS = 100, 1000  # to which numbers are known, and up to which two that differ are told apart
 _ROUNDED, _SHARE = 5e-7, 1e-4  # what a decimal may differ by, and the share of it: more than what rounding hides
 _SIDES = re.compile(r"=|\\(?:approx|equiv)(?![a-zA-Z])")
@@ -34,8 +37,12 @@ _APPROX = r"\approx"
 _ABOUT = 0.05  # of a number: what the sides of this may differ by
 _BASE = re.compile(r"\d_\{?(\d+)")
 _QUOTIENT = re.compile(r"[/:](?=[^A-Za-z]*\d)|\\[dtc]?frac|\\over(?![a-z])|\\div|\u00f7")
+_FUNCTIONS = r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|lg|exp)"
 # By brackets, which math-verify may read as a sum, or by a sign of division.
-_PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7")
+_PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7" + f"|{_FUNCTIONS}")
+_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_ANGLE = re.compile(r"(\d+(?:\.\d+)?)\^\\circ")
+_LAST_LETTER = re.compile(r"(?<![a-zA-Z\\])([a-z])$")
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
 
@@ -70,26 +77,115 @@ def grade_text(response: str, answer: str) -> tuple[str, float, str]:
     found = find_answer(response)
     if found is None:
         return "no_answer", 0.0, ""
-    if len(found) > MAX_ANSWER_CHARS or _depth(found) > MAX_DEPTH:
+    if len(found) > MAX_ANSWER_CHARS or depth(found) > MAX_DEPTH:
         return "unreadable", 0.0, "it is too long, or nested too deeply"
-    answers = (math_text.clean(found), _expected(answer))
-    if math_text.is_same_text(*answers):
+    texts = [text.strip(" \n$").removesuffix(".") for text in (found, _expected(answer))]
+    if texts[0] == texts[1] and texts[0]:
         return "pass", 1.0, found
-    texts = [math_text.as_text(text) for text in answers]
     if all(map(_INTEGER.fullmatch, texts)):
         is_right = len({int(text.replace(",", "")) for text in texts}) == 1
         return "pass" if is_right else "fail", float(is_right), found
     return "", 0.0, found
 
 
+def is_whole_number(answer: str) -> bool:
+    """Whether an expected answer is digits alone, which most responses are compared with without a parser."""
+    return _INTEGER.fullmatch(answer.strip()) is not None
+
+
+def grade_answer(response: str, answer: str) -> tuple[str, float, str]:
+    """As `grade_text`, and where that does not say it as `grade_math`."""
+    grade = grade_text(response, answer)
+    return grade if grade[0] else grade_math(grade[2], answer)
+
+
 def grade_math(found: str, answer: str) -> tuple[str, float, str]:
     """Outcome (pass, fail), points, and the answer that `grade_text` found."""
-    is_right = is_equal(*math_text.without_modulus(math_text.clean(found), _expected(answer)))
+    expected = _expected(answer)
+    is_known = len(expected) <= MAX_ANSWER_CHARS and depth(expected) <= MAX_DEPTH
+    is_right = is_known and (is_answer(found, expected) or _is_mixed(found, expected))
     return "pass" if is_right else "fail", float(is_right), found
 
 
+def can_read(answer: str) -> bool:
+    """Whether math-verify reads an expected answer, so that other ways to write its value are right as well."""
+    text = math_forms.clean(_expected(answer))
+    return is_equal(text, text)
+
+
+def is_answer(found: str, expected: str) -> bool:
+    """Whether an answer is the expected one: by its text, its option, the parts of its list, or its value."""
+    texts = math_forms.clean(found), math_forms.clean(expected)
+    if math_text.is_same_text(*texts) or _COMMA.sub(",", found) == _COMMA.sub(",", expected):
+        return True
+    option = math_parts.option_of(expected)
+    if option is not None:
+        return _is_option(found, option)
+    by_parts = _is_equal_by_parts(math_forms.form_of(found), math_forms.form_of(expected))
+    return is_equal(*math_text.without_modulus(*texts)) if by_parts is None else by_parts
+
+
+def _is_option(found: str, option: math_parts.Option) -> bool:
+    """Whether an answer is an option's letter, its text or both: numbers beside the letter must be the option's."""
+    text, said = math_forms.written(option.text), math_parts.option_of(found)
+    if said is None:
+        return is_answer(found, option.letter) or is_answer(found, text)
+    own = math_forms.written(said.text)
+    is_told = not (re.search(r"\d", own) and re.search(r"\d", text)) or is_answer(own, text)
+    return said.letter == option.letter and is_told
+
+
+def _is_mixed(found: str, expected: str) -> bool:
+    """Whether an answer is the mixed number that `2 and 3/4` may be, too."""
+    mixed = _MIXED.fullmatch(expected)
+    return mixed is not None and int(mixed[2]) < int(mixed[3]) and is_answer(found, f"{mixed[1]} {mixed[2]}/{mixed[3]}")
+
+
+def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
+    """Whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
+    if math_parts.unread(found) != math_parts.unread(expected):
+        return False
+    lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
+    if math_parts.has_ellipsis(expected):
+        return lists[0].brackets == lists[1].brackets and _are_equal([one.parts for one in lists])
+    unions = [math_parts.union_of(nodes) for nodes in (found, expected)]
+    if any(unions):
+        texts = [one or math_forms.written(nodes) for one, nodes in zip(unions, (found, expected), strict=True)]
+        return all(one or len(each.parts) == 1 for one, each in zip(unions, lists, strict=True)) and is_equal(*texts)
+    ratios = [math_parts.terms_of(nodes) for nodes in (found, expected)]
+    if max(map(len, ratios)) > 2:
+        return _are_equal(ratios)
+    brackets = [one.brackets for one in lists]
+    if min(len(one.parts) for one in lists) > 1 and brackets[0] != brackets[1]:
+        if "" not in brackets and set(brackets) & {"()", "{}", "[]"}:
+            return False
+        if "()" in brackets and "" in brackets:
+            return _are_equal([one.parts for one in lists])
+    sides = [math_parts.sides_of(nodes) for nodes in (found, expected)]
+    if len(sides[1]) > 2 and not any(map(math_parts.is_number, sides[1])):
+        return Counter(map(math_forms.written, sides[0])) == Counter(map(math_forms.written, sides[1]))
+    values = math_parts.values_of(lists[1].parts)
+    if values and len(lists[0].parts) == len(values) and not any(node.text == "=" for node in found):
+        return _are_equal([lists[0].parts, values])
+    return None
+
+
+def _are_equal(parts: list[list[Nodes]], *, in_order: bool = True) -> bool:
+    """Whether the parts of two lists are equal; not in order: each one of the first has one in the second."""
+    if len(parts[0]) != len(parts[1]):
+        return False
+    found, left = ([math_forms.written(part) for part in some] for some in parts)
+    for text in found:
+        place = next(
+            (place for place, other in enumerate(left[: 1 if in_order else None]) if is_answer(text, other)), None
+        )
+        if place is None:
+            return False
+        del left[place]
+    return True
+
+
 _SHORT_WORD = re.compile(r"[IVXLCDM]{2,}|[A-Z]{3,}|[A-Za-z]?[bcdfghjklmnpqrstvwxyz][aeiou][a-z]|yes|no|on|in")
-_PRIME = re.compile(r"'(?!\d{3})|\\prime")
 
 
 def is_equal(found: str, expected: str) -> bool:
@@ -97,18 +193,14 @@ def is_equal(found: str, expected: str) -> bool:
     text = math_text.as_text(expected)
     if math_text.is_words(text) or _SHORT_WORD.fullmatch(text):  # to it a word is a product of letters, in any order
         return False
-    if expected.lstrip().startswith(r"\{") and found.lstrip().startswith("("):  # to it a pair is a set
-        return False
-    if len(_PRIME.findall(found)) != len(_PRIME.findall(expected)):  # it drops them
-        return False
     if math_text.is_written(text):
         return math_text.as_text(found).casefold().removesuffix(" am").removesuffix(" pm") == text.casefold()
-    if math_text.is_compound(found) or math_text.is_compound(expected):
-        return math_text.is_same_compound(found, expected)
+    if math_units.is_compound(found) or math_units.is_compound(expected):
+        return math_units.is_same_compound(found, expected)
     bases = set(_BASE.findall(found))  # math-verify drops them
     if bases and bases != set(_BASE.findall(expected) or ["10"]):
         return False
-    if math_text.says_another_number(found, expected) or _has_unequal_sides(found, expected):
+    if math_units.says_another_number(found, expected) or _has_unequal_sides(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other):
@@ -189,12 +281,7 @@ def _is_number(value: Any) -> bool:
 
 def _expected(answer: str) -> str:
     marked = find_marked(answer)
-    return math_text.clean(answer if marked is None else marked)
-
-
-def _depth(text: str) -> int:
-    depths = itertools.accumulate(("([{".find(mark) >= 0) - (")]}".find(mark) >= 0) for mark in text)
-    return max(depths, default=0)
+    return answer if marked is None else marked
 
 
 def verify(gold: list[Any], found: list[Any]) -> bool:
@@ -207,20 +294,39 @@ def verify(gold: list[Any], found: list[Any]) -> bool:
 def _read(answer: str) -> list[Any]:
     import math_verify
 
+    answer = _LAST_LETTER.sub(r"{\1}", answer)  # to it a letter behind a number is a unit
+    if _ANGLE_FUNCTION.search(answer):
+        answer = _ANGLE.sub(r"\\frac{\1\\pi}{180}", answer)  # it drops the sign of degrees
     share = answer.endswith(r"\%")
     latex = f"${answer[:-2].rpartition('=')[2]}$%" if share else f"${answer}$"
     read = math_verify.parse(latex, (math_verify.LatexExtractionConfig(),), parsing_timeout=None)
     values = [value for value in read if not isinstance(value, str)]
+    if answer != "{i}":  # by itself it is a letter
+        values = list(map(_with_imaginary_unit, values))
     both = [answer.replace(r"\pm", one).replace(r"\mp", other) for one, other in ("+-", "-+")]
     if not values and both[0] != answer:  # it reads these signs outside fractions and roots alone
         return _read(", ".join(both))
     return values
 
 
+def _with_imaginary_unit(value: Any) -> Any:
+    """The value with the imaginary unit for the letter i, unless j or k beside it make it a vector."""
+    from sympy import Basic, Equality, I, Symbol
+    from sympy.core.relational import Relational
+
+    if isinstance(value, Equality) and isinstance(value.lhs, Symbol):  # sympy finds `z = i` of a real z false
+        return Equality(value.lhs, _with_imaginary_unit(value.rhs), evaluate=False)
+    if not isinstance(value, Basic) or value.has(Relational):
+        return value
+    is_vector = not {"j", "k"}.isdisjoint(symbol.name for symbol in value.free_symbols)
+    units = {symbol: I for symbol in value.free_symbols if symbol.name == "i"}
+    return value if is_vector else value.xreplace(units)
+
+
 def _is_worked_out(text: str, value: Any) -> bool:
     """Whether it is one number, and its text no product, no whole quotient, and no sign of a sign."""
     numbers = _numbers_in(value)
-    text = re.sub(r"_(?:\{\w*\}|\w)", "", math_text.WITH_EXPONENT.sub("", text))  # nor counts a subscript
+    text = re.sub(r"_(?:\{\w*\}|\w)", "", math_units.WITH_EXPONENT.sub("", text))  # nor counts a subscript
     if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or _PRODUCT.search(text):
         return False
     if not all(number.is_Integer for number in numbers):

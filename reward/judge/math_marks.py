@@ -2,21 +2,26 @@
 
 import re
 
-from reward.extract import without_end_marks
+from reward.extract import END_OF_THOUGHTS, without_end_marks
 
 MAX_ANSWER_CHARS = 2000
 _BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox) ?(-?\d(?:[\d.,]*\d)?)(?![\w\\^{/])")
 _HASHES = re.compile(r"(?P<margin>^[ \t*]*)?(?<!#)####(?!#)[ \t]*(?:\n\s*(?![#\s]))?(?P<line>[^\n]*)", re.M)
-_PREFIX = re.compile(r"[*_ \t]*(?:the |my )?(?:final )?answer(?:[*_ \t]+is\b|[*_ \t]*:)[*_ \t]*", re.I)
+_PREFIX = re.compile(r"[*_ \t]*(?:the |my )?(?:final )?answer(?:[*_ \t]+is\b|[*_ \t]*[:\uff1a])[*_ \t]*", re.I)
 _FORMULA = re.compile(r"[\d$\\]|^[*_ \t]*\(?[A-Za-z]\)?[*_. \t]*$")
 _PROSE = re.compile(r"[*_ \t]*(?:\(?[0-9A-Za-z]{1,3}[.)][*_ \t]+)?[A-Za-z]{2,}(?:[ \t:]|$)")
+_NOUNS = ("\u7b54\u6848", "\u7b54\u3048", "\uc815\ub2f5", r"\b\u043e\u0442\u0432\u0435\u0442", r"\br\u00e9ponse",
+          r"\brespuesta", r"\bantwort", r"\brisposta", r"\bresposta")  # fmt: skip
+"""The word "answer" in other languages."""
 _STATED = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]*\**|\*\*)(?:the |my )?(?:final )?answer[*_: \t]*\n\s*"
     r"(?=[*_]*(?:[\d\\$(\[{]|[+-](?!\s)|[A-Za-z]+[*_.]*[ \t]*$|[A-Za-z]\s*=))"
+    rf"|(?:{'|'.join(_NOUNS)})(?:[ \t]+(?:finale?|correcta?|correcte))?"
+    r"(?:[ \t]+(?:est|es|ist|\u00e8|\u00e9|lautet)\b|[*_ \t]*[:\uff1a\u662f\u4e3a\u70ba\u306f\uc740])[\s:\uff1a*]*"
     r"|\b(?:answer|(?:correct|right) (?:option|choice))"
-    r"(?:(?:[ \t](?:to|of|for)[ \t](?:[^\n.!?;]|\.(?=\d)){1,80}?)?[*_ \t]+is(?:\b|(?=n't))|[*_ \t]*:"
-    r"|(?=\s+(?:\$|\\[(\[])))[\s:*]*",
+    r"(?:(?:[ \t](?:to|of|for)[ \t](?:[^\n.!?;]|\.(?=\d)){1,80}?)?[*_ \t]+is(?:\b|(?=n't))|[*_ \t]*[:\uff1a]"
+    r"|(?=\s+(?:\$|\\[(\[])))[\s:\uff1a*]*",
     re.I | re.M,
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -28,25 +33,27 @@ _STATES = re.compile(r"[a-z\s,]*\b(?:is|are|equals|get|gets|gives|obtain)[\s:]*"
 _DENIES = re.compile(
     r"\b(?:or|nor|not|no|never|none|neither|nothing|cannot|but|if|unless|either|maybe|perhaps|than|wrong|false)\b", re.I
 )
-_SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n])*")
+_SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n\u3002])*")
 _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b|\b[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 
-_END_OF_THOUGHTS = re.compile("</think(?:ing)?>")
+_BOX_TOKENS = (("<|begin_of_box|>", "\\boxed{"), ("<|end_of_box|>", "}"))
+"""GLM's tokens around a final answer."""
 
 
 def find_answer(text: str) -> str | None:
     r"""The final answer in a response, or None.
 
-    What the model thought first (up to `</think>`) is looked at only where nothing is found after it. The last mark
-    counts: a `\boxed{}`, what follows `####` in its line or the next, or between `<answer>` and `</answer>`, which a
-    stop text may have cut. Without any it is what the last "answer is", "answer to ... is", "correct option is",
-    "answer:" or heading "Answer" says, up to its sentence's end; without that the only formula of a text that has no
-    numbers beside it, or of one line whose last words state it ("thus it is $4$."); or else the text of one line.
+    What the model thought first (up to `</think>` or the like) is looked at only where nothing is found after it. The
+    last mark counts: a `\boxed{}` or GLM's box, what follows `####` in its line or the next, or between `<answer>` and
+    `</answer>`, which a stop text may have cut. Without any it is what the last "answer is", "answer to ... is",
+    "correct option is", "answer:" or heading "Answer" says, in another language too, up to its sentence's end; without
+    that the only formula of a text that has no numbers beside it, or of one line whose last words state it ("thus it
+    is $4$."); or else the text of one line.
     """
     text = without_end_marks(text)
-    begin = max((thoughts.end() for thoughts in _END_OF_THOUGHTS.finditer(text)), default=0)
+    begin = max((thoughts.end() for thoughts in END_OF_THOUGHTS.finditer(text)), default=0)
     return _find(text[begin:]) or (_find(text) if begin else None)
 
 
@@ -93,6 +100,9 @@ def _is_stated(formula: str, whole: str) -> bool:
 
 def find_marked(text: str) -> str | None:
     """What the last mark says; boxes with nothing but `,`, "and", "or" or `x =` between them say it together."""
+    if all(token in text for token, _ in _BOX_TOKENS):
+        for token, written in _BOX_TOKENS:
+            text = text.replace(token, written)
     text = _BARE_BOX.sub(r"\\boxed{\1}", text)
     boxes = list(_boxes(text))
     hashes = _last_hashes(text)

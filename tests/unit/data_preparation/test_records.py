@@ -112,6 +112,20 @@ def test_the_card_says_what_to_change_in_a_label(answer: str, words: str) -> Non
         label({"answer": answer})
 
 
+@pytest.mark.parametrize(
+    ("answer", "compared_as"),
+    [(r"k\pi+\frac{\pi}{4}, k \in \mathbb{Z}", "text"), (r"p\to q", "text"), (r"\frac12", "value"), ("10^-3", "value")],
+)
+def test_a_label_that_no_parser_reads_is_kept_and_named(answer: str, compared_as: str, tmp_path: Path) -> None:
+    assert math_row({"problem": "How many?", "answer": answer}, 0, "m")["extra_info"]["compared_as"] == compared_as
+    (tmp_path / "data.jsonl").write_text(json.dumps({"problem": "How many?", "answer": answer}) + "\n")
+    result = prepared("math", f"{tmp_path}/data.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert ("1 answer is compared as text" in result.stdout) == (compared_as == "text")
+    assert ("Kept, the answer is compared as text: 1" in (tmp_path / "out" / "card.md").read_text()) == (
+        compared_as == "text"
+    )
+
+
 @pytest.mark.parametrize("answer", [None, "", [], {}, [""], [None], float("nan"), Decimal("NaN")])
 def test_what_holds_nothing_is_no_answer(answer: Any) -> None:
     for build in (math_row, gsm8k_row):

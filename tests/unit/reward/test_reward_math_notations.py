@@ -237,7 +237,7 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"x\in\mathbb{R}", ["x\u2208\u211d", r"x \in \mathbb R"], ["x\u2208\u2124", "x\u2209\u211d", "y\u2208\u211d"]),
         (r"\lfloor x\rfloor", ["\u230ax\u230b"], ["\u2308x\u2309", "x"]),
         ("f''(x)", ["f\u2033(x)", "f\u2032\u2032(x)"], ["f\u2032(x)"]),
-        ("5", [], ["\uff15", "\U0001d7d3", "\uff16"]),
+        ("5", ["\uff15", "\U0001d7d3", "\u0665"], ["\uff16"]),
     ],
     "options as a set": [
         ("BD", ["D, B", "B\u3001D", "B and D", "(B),(D)", "DB", r"\{B, D\}", "Options B and D", "B & D"], [

@@ -1,0 +1,168 @@
+"""The parts of an answer: its list and brackets, the sides of its equations, an option's letter and text."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from reward.judge.math_forms import ELLIPSIS, RELATIONS, form_of, is_numeric, written
+from reward.judge.math_latex import Node, Nodes
+from reward.judge.math_notation import at, next_place
+
+_OPEN, _CLOSED = "([{", ")]}"
+_LETTERS = frozenset("ABCDEFGHIJ")
+_FLIPPED = {">": "<", "\u2265": "\u2264", "<": ">", "\u2264": "\u2265"}
+_UNREAD = {"'", ELLIPSIS, "lcm"}
+"""What math-verify leaves out of what it reads, or takes for a product."""
+
+
+class Parts(NamedTuple):
+    """The parts of a list, a set, a point or an interval."""
+
+    brackets: str
+    """`{}`, `()`, `[]`, `(]`, `[)`; empty: the parts stand in none."""
+    parts: list[Nodes]
+
+
+class Option(NamedTuple):
+    """An option with its text, `(B) 12`."""
+
+    letter: str
+    text: Nodes
+
+
+def parts_of(nodes: Nodes) -> Parts:
+    """Return the parts between the commas of an answer, or of the brackets around all of it."""
+    first, last = at(nodes, 0), at(nodes, len(nodes) - 1)
+    is_enclosed = first.kind == last.kind == "sign" and first.text in _OPEN and last.text in _CLOSED
+    if is_enclosed and len(nodes) > 1 and all(depth > 0 for depth in _depths(nodes[:-1])):
+        inner = list(_split(nodes[1:-1], ","))
+        if len(inner) > 1 or first.text == "{":
+            return Parts(first.text + last.text, inner)
+    return Parts("", list(_split(nodes, ",")))
+
+
+def sides_of(nodes: Nodes) -> list[Nodes]:
+    """Return the sides of an equation, or of a chain of them."""
+    return list(_split(nodes, "="))
+
+
+def terms_of(nodes: Nodes) -> list[Nodes]:
+    """Return the terms of a ratio."""
+    return list(_split(nodes, ":"))
+
+
+def is_number(nodes: Nodes) -> bool:
+    """Return whether a side of an equation is a number by itself."""
+    return bool(nodes) and all(map(is_numeric, nodes))
+
+
+def _depths(nodes: Sequence[Node]) -> Iterator[int]:
+    depth = 0
+    for node in nodes:
+        if node.kind == "sign":
+            depth += (node.text in _OPEN) - (node.text in _CLOSED)
+        yield depth
+
+
+def _split(nodes: Nodes, sign: str) -> Iterator[Nodes]:
+    begin = 0
+    for place, (node, depth) in enumerate(zip(nodes, _depths(nodes), strict=True)):
+        if depth == 0 and node.kind == "sign" and node.text == sign:
+            yield nodes[begin:place]
+            begin = place + 1
+    yield nodes[begin:]
+
+
+def has_ellipsis(nodes: Nodes) -> bool:
+    """Return whether parts of a list are left out."""
+    return any(node.text == ELLIPSIS for node in nodes)
+
+
+def unread(nodes: Nodes) -> Counter[str]:
+    """Return how often an answer has what math-verify does not read."""
+    found = Counter(node.text for node in nodes if node.text in _UNREAD and node.kind in ("sign", "command"))
+    for node in nodes:
+        for argument in node.args:
+            found += unread(argument)
+    return found
+
+
+def is_of_relations(nodes: Nodes) -> bool:
+    """Return whether an answer says that something is less or more than something else."""
+    return any(node.kind == "sign" and node.text in RELATIONS for node in nodes)
+
+
+def option_of(answer: str) -> Option | None:
+    """Return the letter and the text of an answer such as `(B) 12`, `C. Paris` or `D: rain`; None: it is none."""
+    nodes = form_of(answer)
+    if at(nodes, 0).kind in ("word", "text") and at(nodes, 0).text.casefold() in ("option", "choice", "answer"):
+        nodes = nodes[next_place(nodes, 1) :]
+    is_in_brackets = at(nodes, 0).text == "(" and at(nodes, 2).text == ")"
+    letter = at(nodes, 1 if is_in_brackets else 0)
+    behind = 3 if is_in_brackets else 1
+    is_letter = letter.kind in ("word", "text") and (letter.text.upper() if is_in_brackets else letter.text) in _LETTERS
+    marks = (".", ":") if is_in_brackets else (")", ".", ":")
+    is_marked = at(nodes, behind).text in marks and at(nodes, behind).kind == "sign"
+    if not is_letter or not (is_marked or is_in_brackets):
+        return None
+    begin = behind + is_marked
+    is_apart = at(nodes, begin).kind == "blank"
+    text = nodes[next_place(nodes, begin) :]
+    return Option(letter.text.upper(), text) if _is_text(text, is_apart=is_apart) else None
+
+
+def _is_text(nodes: Nodes, *, is_apart: bool) -> bool:
+    first, second = at(nodes, 0), at(nodes, 1)
+    if first.kind == "word" and len(first.text) == 1:
+        return is_apart and len(nodes) > 1
+    if first.kind == "sign":
+        is_signed = first.text == "-" and second.kind in ("number", "command", "word")
+        is_bracket = first.text in _OPEN and is_apart and not (at(nodes, 2).text == ")" and second.text in _LETTERS)
+        return is_signed or is_bracket or first.text.isalpha() or first.text in ("$", "\u221e")
+    return first.kind in ("number", "command", "word", "text", "rows")
+
+
+def values_of(parts: list[Nodes]) -> list[Nodes]:
+    """Return the right sides of equations that give several letters their values, such as `x=1, y=2`; else none."""
+    sides = [sides_of(tuple(node for node in part if node.kind != "blank")) for part in parts]
+    letters = {written(side[0]) for side in sides if len(side) == 2 and _is_letter(side[0])}
+    return [side[1] for side in sides] if len(letters) == len(parts) > 1 else []
+
+
+def _is_letter(nodes: Nodes) -> bool:
+    return len(nodes) in (1, 2) and nodes[0].kind == "word" and all(node.kind == "down" for node in nodes[1:])
+
+
+def union_of(nodes: Nodes) -> str:
+    """Return the union of the intervals of `x<1 or x>3`; empty: it is no such answer."""
+    seen = [node for node in nodes if node.kind != "blank"]
+    conditions: list[list[Node]] = [[]]
+    for node in seen:
+        if node.kind == "text" and node.text == "or":
+            conditions.append([])
+        else:
+            conditions[-1].append(node)
+    found = [_interval(condition) for condition in conditions]
+    letters = {letter for letter, _ in filter(None, found)}
+    is_union = len(conditions) > 1 and all(found) and len(letters) == 1
+    return r"\cup ".join(interval for _, interval in filter(None, found)) if is_union else ""
+
+
+def _interval(condition: list[Node]) -> tuple[str, str] | None:
+    """Return the letter and the interval of a condition such as `x<1` or `0<x<1`."""
+    places = [place for place, node in enumerate(condition) if node.text in RELATIONS]
+    bounds = [0, *(place + 1 for place in places), len(condition) + 1]
+    sides = [written(condition[begin : end - 1]) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    signs = [condition[place].text for place in places]
+    if all(sign in _FLIPPED for sign in signs) and signs and signs[0] in ">\u2265":
+        sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
+    if any(sign not in "<\u2264" for sign in signs):
+        return None
+    match sides:
+        case [low, letter] if letter.isalpha():
+            return letter, f"{'(['[signs[0] != '<']}{low}, \\infty)"
+        case [letter, high] if letter.isalpha():
+            return letter, f"(-\\infty, {high}{')]'[signs[0] != '<']}"
+        case [low, letter, high] if letter.isalpha():
+            return letter, f"{'(['[signs[0] != '<']}{low}, {high}{')]'[signs[1] != '<']}"
+    return None
