@@ -3,6 +3,7 @@
     python -m experiments.rates tune [--minutes M]     # learning rates and weights, on seeds that are thrown away
     python -m experiments.rates run [--minutes M]      # the runs that count, once all is tuned
     python -m experiments.rates status                 # how many runs are there, and what tuning has chosen
+    python -m experiments.rates page                   # figure and tables from the committed lines
 
 Bases are kept in ``runs/map/bases`` (or where the variable MAP_BASES says), lines in ``experiments/results/rates``. A
 worker has one thread and is as nice as it can be; it may be killed at any time and goes on with the same command.
@@ -32,9 +33,14 @@ def status() -> None:
 def main() -> None:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=("tune", "run", "status"))
+    parser.add_argument("phase", choices=("tune", "run", "status", "page"))
     parser.add_argument("--minutes", type=float, help="no run begins after so many minutes")
     arguments = parser.parse_args()
+    if arguments.phase == "page":
+        from experiments.rates import page
+
+        page.write()
+        return
     quietly()
     if arguments.phase == "status":
         status()
