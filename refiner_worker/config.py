@@ -148,8 +148,8 @@ class RefinerConfig:
     answer, by a rule of thumb for English."""
     max_model_len: Positive | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Sampling temperature of the refiner; 0 is greedy."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of the refiner, at most 2 as vLLM takes it; 0 is greedy."""
     samples: Positive = 1
     """Refinements that one request draws. The one with the highest reward counts, of equal ones the nearest to the
     response. Above 1 it needs a temperature above 0."""

@@ -6,6 +6,7 @@ Compose the config, check it, run verl. ``dry_run=true`` stops after the checks 
 """
 
 import contextlib
+import copy
 import functools
 import gc
 import io
@@ -205,11 +206,9 @@ def prepare(config: DictConfig) -> str:
     """
     check_packages()  # again: a script of one's own comes here only
     # The trainer may run on another node, in a folder of Ray's.
-    config.run_dir = str(Path(config.run_dir).expanduser().absolute())
+    config.run_dir, config.records.path = _absolute(config.run_dir), _absolute(config.records.path)
     if config.trainer.resume_from_path:
-        config.trainer.resume_from_path = os.path.abspath(config.trainer.resume_from_path)
-    if "://" not in config.records.path:
-        config.records.path = str(Path(config.records.path).expanduser().absolute())
+        config.trainer.resume_from_path = _absolute(config.trainer.resume_from_path)
     for role in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
         if (size := role.get("ulysses_sequence_parallel_size") or 1) > 1 and "fsdp_config" in role:
             role.fsdp_config.ulysses_sequence_parallel_size = size  # verl's older key, which it copies later itself
@@ -219,27 +218,41 @@ def prepare(config: DictConfig) -> str:
     run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right.
     quieten(config)
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
     from recipe.online_refiner.plan import make_plan
-    from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # most for their rules
+    from recipe.preflight import checkpoints, inputs, machine, models, names, trials  # noqa: F401  # most for their rules
     from recipe.preflight.cautions import cautions
     from recipe.preflight.files import Files
 
     run.files = Files(config)
     check(run, "machine")
     check(run, "files")
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    for line in [line for line in said.getvalue().splitlines() if not line.startswith("[validate_config]")]:
-        print(line, file=sys.stderr)  # not that all is well
+    _validate(config)
     run.plan = make_plan(config, blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
     for line in cautions(run):
         print("warning:", line, file=sys.stderr)
     plan = run.plan.describe(config, blocks, run.files.num_prompts)
     return f"{plan}\n\n{trials.shown_prompt(run)}" if config.dry_run and blocks.refines else plan
+
+
+def _validate(config: DictConfig) -> None:
+    """Let verl check its config, but for the rank of an adapter: that would import vLLM, which may not be here."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    model = config.actor_rollout_ref.model
+    if max(model.lora_rank, OmegaConf.select(model, "lora.rank") or 0) > 0:  # a rule of ours has checked it
+        config = copy.deepcopy(config)
+        OmegaConf.update(config.actor_rollout_ref.model, "lora.merge", True, force_add=True)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    for line in [line for line in said.getvalue().splitlines() if not line.startswith("[validate_config]")]:
+        print(line, file=sys.stderr)  # not that all is well
+
+
+def _absolute(path: str) -> str:
+    """Return a path that holds in any working directory; a URL is left as it is."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def train(config: DictConfig) -> None:

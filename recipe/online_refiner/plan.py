@@ -23,6 +23,10 @@ from refiner_worker.thoughts import Thoughts, read_thoughts
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
 
+MODEL_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "critic.model.path"
+UNREADABLE = (OSError, ValueError, AssertionError, AttributeError)
+"""What verl raises of a model's config that it cannot read or change."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
@@ -51,6 +55,8 @@ class Plan:
     """GPUs that they may take."""
     num_gpus: int
     """Training GPUs."""
+    model_configs: dict[str, Any]
+    """Configs of the models that are trained or hosted, as verl changes them, by the keys of their paths."""
     policy_shape: shapes.Shape | None
     """The policy's size; None if its config does not tell it."""
     critic_shape: shapes.Shape | None
@@ -187,10 +193,8 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     """
     refiner = blocks.refiner
     model = model_config(config, refiner)
-    refiner_config = _hf_config(model, "refiner.model_path")
-    actor_config = refiner_config
-    if refiner.model_path != config.actor_rollout_ref.model.path:
-        actor_config = _hf_config(config.actor_rollout_ref.model, "actor_rollout_ref.model.path")
+    configs = _model_configs(config, refiner.model_path, model)
+    refiner_config = configs["refiner.model_path"]
     # Of a model that is served elsewhere nobody knows it.
     is_known = refiner.placement != "external"
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
@@ -231,18 +235,24 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         num_replicas=refiner.num_replicas or refiner_gpus // replica_size(rollout),
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
-        policy_shape=shapes.read(actor_config.to_dict()),
-        critic_shape=_critic_shape(config, actor_config) if has_critic(config) else None,
+        model_configs=configs,
+        policy_shape=shapes.read(configs[MODEL_KEY].to_dict()),
+        critic_shape=shapes.read(configs[CRITIC_KEY].to_dict()) if CRITIC_KEY in configs else None,
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )
 
 
-def _critic_shape(config: DictConfig, actor_config: Any) -> shapes.Shape | None:
-    """Return the size of the critic, whose model may be another than the actor's."""
-    is_alike = config.critic.model.path == config.actor_rollout_ref.model.path
-    found = actor_config if is_alike else _hf_config(config.critic.model, "critic.model.path")
-    return shapes.read(found.to_dict())
+def _model_configs(config: DictConfig, refiner_path: str, refiner_model: DictConfig) -> dict[str, Any]:
+    """Return the configs of policy, refiner and critic, by the keys of their paths; equal models are read once."""
+    model = config.actor_rollout_ref.model
+    configs = {MODEL_KEY: _hf_config(model, MODEL_KEY)}
+    configs["refiner.model_path"] = configs[MODEL_KEY]
+    if refiner_path != model.path:
+        configs["refiner.model_path"] = _hf_config(refiner_model, "refiner.model_path")
+    if has_critic(config):
+        configs[CRITIC_KEY] = _hf_config(config.critic.model, CRITIC_KEY)
+    return configs
 
 
 def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> Thoughts | None:
@@ -306,12 +316,36 @@ def _hf_config(model: DictConfig, key: str) -> Any:
     Raises:
         ValueError: If it cannot be read, or does not say how long a context may be.
     """
-    names = [name for name in ("path", "trust_remote_code", "external_lib", *MODEL_SHAPE_KEYS) if name in model]
-    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(model, names), resolve=True)
+    names = ("path", "trust_remote_code", "external_lib", *MODEL_SHAPE_KEYS)
+    block: Any = OmegaConf.to_container(model, resolve=True)
+    settings = {name: block[name] for name in names if name in block}
     try:
-        found = HFModelConfig(**settings, load_tokenizer=False).hf_config
-        get_max_position_embeddings(found)
-        return found
-    except (OSError, ValueError, AssertionError, AttributeError) as error:
+        return _read_config(settings)
+    except UNREADABLE as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{key}={model.path}: {reason}") from error
+    if (name := _wrong_override(settings)) is None:
+        raise ValueError(f"{key}={model.path}: {reason}")
+    raise ValueError(
+        f"{key.removesuffix('.path')}.override_config.{name}={settings['override_config'][name]}: verl cannot set it "
+        f"({reason}); write it into config.json of a copy of the model instead"
+    )
+
+
+def _wrong_override(settings: dict[str, Any]) -> str | None:
+    """Return the key of ``override_config`` without which a model's config can be read, if there is one."""
+    overrides = settings.get("override_config") or {}
+    for name in overrides:
+        others = {other: value for other, value in overrides.items() if other != name}
+        try:
+            _read_config({**settings, "override_config": others})
+        except UNREADABLE:
+            continue
+        return str(name)
+    return None
+
+
+def _read_config(settings: dict[str, Any]) -> Any:
+    """Return the config of a model of which verl's block has these settings."""
+    found = HFModelConfig(**settings, load_tokenizer=False).hf_config
+    get_max_position_embeddings(found)
+    return found

@@ -4,7 +4,8 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig
 from verl.utils.fs import copy_to_local
 
-from recipe.preflight.rules import Run
+from recipe.preflight.models import without_weights
+from recipe.preflight.rules import Run, has_critic
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
 
 FAR = 10
@@ -13,7 +14,8 @@ FAR = 10
 
 def cautions(run: Run) -> list[str]:
     """Return what a run's user should hear before it starts."""
-    return [line for line in (_eta(run), _turn_end(run), _limit(run), _longrope(run)) if line]
+    found = (_eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run), *_resumes_in_part(run))
+    return [line for line in found if line]
 
 
 def _eta(run: Run) -> str | None:
@@ -72,3 +74,24 @@ def _longrope(run: Run) -> str | None:
         "texts with them, the trainer only micro-batches that have a longer row; set "
         f"actor_rollout_ref.rollout.max_model_len={limit} or less"
     )
+
+
+def _weights(run: Run) -> str | None:
+    """Say so where a plan for another machine has seen no weights."""
+    folders = without_weights(run)  # of a run on this machine a rule refuses them
+    return f"{', '.join(folders)}: there are no weights, so that only the config was checked" if folders else None
+
+
+def _resumes_in_part(run: Run) -> list[str]:
+    """Say what a resumed run begins anew, where the user's ``load_contents`` leaves it out."""
+    blocks = {"actor_rollout_ref.actor": run.config.actor_rollout_ref.actor}
+    if has_critic(run.config):
+        blocks["critic"] = run.config.critic
+    said = []
+    for key, block in blocks.items():
+        contents = OmegaConf.select(block, "checkpoint.load_contents")
+        parts = {"optimizer": "the optimizer's state", "extra": "the learning-rate schedule and the random numbers"}
+        anew = [words for word, words in parts.items() if contents is not None and word not in contents]
+        if anew and run.config.trainer.resume_mode != "disable":
+            said.append(f"{key}.checkpoint.load_contents={contents}: a resumed run begins {' and '.join(anew)} anew")
+    return said

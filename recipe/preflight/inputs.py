@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 from verl.utils.import_utils import load_module
 
 from recipe.preflight.files import one_line, wrong_with_extra_info
+from recipe.preflight.models import ADAPTER_KEY, models_of
 from recipe.preflight.rules import Run, has_critic, rule
 from refiner_worker.config import ALIKE, External, nearest
 
@@ -17,27 +18,20 @@ RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 @rule("files")
 def models_are_there(run: Run) -> str | None:
     """Each model path that is a folder is a model folder."""
-    config = run.config
-    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
-    if run.blocks.hosts_refiner:
-        paths["refiner.model_path"] = run.blocks.refiner.model_path
-    if has_critic(config):
-        paths["critic.model.path"] = config.critic.model.path
-    if config.reward.reward_model.enable:
-        paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
-    for key, path in paths.items():
-        if path is None:
-            return f"{key}=null: set a model folder or hub id"
-        if path.startswith(("/", ".", "~")) and not Path(path, "config.json").is_file():
-            return f"{key}={path}: no model folder there (config.json is missing)"
-    adapter = config.actor_rollout_ref.model.lora_adapter_path
+    for model in models_of(run):
+        if model.path is None:
+            return f"{model.key}=null: set a model folder or hub id"
+        if model.path.startswith(("/", ".", "~")) and not Path(model.path, "config.json").is_file():
+            return f"{model.key}={model.path}: no model folder there (config.json is missing)"
+    adapter = run.config.actor_rollout_ref.model.lora_adapter_path
     if (
         adapter is not None
         and str(adapter).startswith(("/", ".", "~"))
         and not Path(adapter, "adapter_config.json").is_file()
     ):
-        return f"actor_rollout_ref.model.lora_adapter_path={adapter}: no adapter there (adapter_config.json is missing)"
-    if config.reward.reward_model.enable and OmegaConf.is_missing(config.reward.reward_model.rollout, "name"):
+        return f"{ADAPTER_KEY}={adapter}: no adapter there (adapter_config.json is missing)"
+    reward = run.config.reward.reward_model
+    if reward.enable and OmegaConf.is_missing(reward.rollout, "name"):
         return "reward.reward_model.rollout.name: set the engine, such as vllm"
     return None
 

@@ -3,16 +3,20 @@
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from ray._private.utils import get_num_cpus
+from ray._private.utils import get_num_cpus, get_ray_address_file, read_ray_address
 
 from recipe.own_names import hidden_in
 from recipe.preflight.attention import FLASH, chosen_attention, trained_models
-from recipe.preflight.rules import Run, rule
+from recipe.preflight.rules import Run, is_elsewhere, rule
+
+SECONDS_TO_ANSWER = 3
+"""Seconds within which a Ray cluster takes a connection."""
 
 
 @rule("machine")
@@ -71,6 +75,28 @@ def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
     if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
         return None
     return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
+
+
+@rule("machine")
+def ray_cluster_answers(run: Run) -> str | None:
+    """Somebody listens at the address of the Ray cluster that the run would join."""
+    ray_init = run.config.ray_kwargs.ray_init
+    file = Path(get_ray_address_file(ray_init.get("_temp_dir")))
+    addresses = {
+        "ray_kwargs.ray_init.address": ray_init.get("address"),
+        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS"),
+        str(file): read_ray_address(ray_init.get("_temp_dir")),
+    }
+    where, address = next(((key, one) for key, one in addresses.items() if one), ("", ""))
+    host, _, port = address.rpartition(":")
+    if is_elsewhere(run.config) or not host or "/" in host or not port.isdigit():  # or "local", or a URL of Ray's
+        return None
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        way_out = "ray stop, or remove the file" if where == str(file) else "start the cluster, or leave it out"
+        return f"{where}: nobody answers at {address}, the address of a Ray cluster ({error}); {way_out}"
+    return None
 
 
 @rule("machine")

@@ -1,6 +1,6 @@
 """Rules on names and settings that verl looks up in or after the first step, or never: its own registries are asked.
 
-What its workers refuse by themselves while they start has no rule.
+What its workers refuse by themselves before they load a model has no rule.
 
 Names that a module of the user's registers (``actor_rollout_ref.model.external_lib``, ``VERL_USE_EXTERNAL_MODULES``)
 are known by then, as :class:`~recipe.preflight.files.Files` and verl have imported it.
@@ -39,7 +39,19 @@ KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What ``core_algos.kl_penalty_forward`` takes, for the words of a refusal: verl has no list of them."""
 TRACKERS = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
 """Loggers that are packages of the same name."""
-BLOCKS_OF_VERL = ("actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm")
+ROLLOUT = "actor_rollout_ref.rollout"
+FROM_ZERO = (
+    "seed",
+    "data_loader_seed",
+    "dataloader_num_workers",
+    "num_warmup_batches",
+    "num_to_backward_prefetch",
+    "num_to_forward_prefetch",
+)
+"""Whole numbers of verl's that may be 0 as well."""
+FRACTIONS = ("top_p", "horizon", "alpha", "lora_alpha")
+"""Numbers that are whole by default only."""
+BLOCKS_OF_VERL = (ROLLOUT, "actor_rollout_ref.actor", "algorithm")
 
 
 def _engines() -> Collection[str]:
@@ -93,14 +105,31 @@ def names_are_verls(run: Run) -> str | None:
 @rule("files")
 def switches_are_true_or_false(run: Run) -> str | None:
     """A switch of verl's is true or false; a word such as ``no`` or ``flase`` would count as true."""
-    engine_name = "megatron_" if run.config.actor_rollout_ref.actor.strategy == "megatron" else ""
-    file = files("verl.trainer.config") / f"_generated_ppo_{engine_name}trainer.yaml"
-    for key in _switches(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)):
-        own = key.replace("actor_rollout_ref.rollout", "refiner.rollout")
-        for name in (key, own):
-            if isinstance(value := OmegaConf.select(run.config, name), str):
-                return f"{name}={value}: set true or false"
+    for key, default in _defaults(run.config):
+        if isinstance(default, bool) and isinstance(value := OmegaConf.select(run.config, key), str):
+            return f"{key}={value}: set true or false"
     return None
+
+
+@rule("files")
+def counts_are_counts(run: Run) -> str | None:
+    """What verl counts from 1 by default is a whole number of at least 1: sizes, lengths, workers and sequences."""
+    for key, default in _defaults(run.config):
+        name = key.rpartition(".")[2]
+        if type(default) is not int or default < 1 or name in FRACTIONS or _is_unused(run.config, key):
+            continue
+        value, least = OmegaConf.select(run.config, key), int(name not in FROM_ZERO)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            return f"{key}={value}: set a whole number of at least {least}, such as {default}"
+    return None
+
+
+def _is_unused(config: DictConfig, key: str) -> bool:
+    """Tell whether a key is of a part of verl's that the run does not have."""
+    parts = {"critic.": has_critic(config), "reward.reward_model.": config.reward.reward_model.enable}
+    parts["distillation."] = OmegaConf.select(config, "distillation.enabled")
+    parts["global_profiler."] = OmegaConf.select(config, "global_profiler.steps")
+    return any(key.startswith(part) and not is_used for part, is_used in parts.items())
 
 
 @rule("files")
@@ -211,13 +240,22 @@ def advantages_can_be_computed(run: Run) -> str | None:
     return None
 
 
-def _switches(block: dict[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the keys that are true or false by default."""
+def _defaults(config: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of verl's config with their defaults; those of its rollout are keys of the refiner's too."""
+    engine_name = "megatron_" if config.actor_rollout_ref.actor.strategy == "megatron" else ""
+    file = files("verl.trainer.config") / f"_generated_ppo_{engine_name}trainer.yaml"
+    for key, default in _leaves(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)):
+        yield key, default
+        if key.startswith(f"{ROLLOUT}."):
+            yield key.replace(ROLLOUT, "refiner.rollout"), default
+
+
+def _leaves(block: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in block.items():
         if isinstance(value, dict):
-            yield from _switches(value, f"{before}{name}.")
-        elif isinstance(value, bool):
-            yield f"{before}{name}"
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def _wrong_with_block(key: str, block: DictConfig, error: BaseException) -> str:

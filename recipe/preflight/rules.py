@@ -32,10 +32,11 @@ class Run:
     """Sizes of the refiner (``Plan``)."""
 
 
-Kind = Literal["config", "machine", "files", "sizes"]
-"""What a rule needs: the config alone, the machine, files of models and data, or the refiner's sizes."""
+Kind = Literal["paths", "config", "machine", "files", "sizes"]
+"""What a rule needs: the config's own text, its blocks, the machine, files of models and data, or the refiner's
+sizes."""
 Rule = Callable[[Run], str | None]
-RULES: dict[Kind, list[Rule]] = {"config": [], "machine": [], "files": [], "sizes": []}
+RULES: dict[Kind, list[Rule]] = {"paths": [], "config": [], "machine": [], "files": [], "sizes": []}
 
 
 def rule(needs: Kind) -> Callable[[Rule], Rule]:

@@ -1,4 +1,4 @@
-"""Rules that try what a run does first: reading prompts, rewarding an answer, finding its files and its checkpoint.
+"""Rules that try what a run does first: reading prompts, rewarding an answer, finding the files of its agent loops.
 
 They need verl, so that who checks a run imports them after its config is right.
 """
@@ -7,24 +7,24 @@ import asyncio
 import contextlib
 import inspect
 import io
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.reward import get_custom_reward_fn, resolve_reward_manager_cls
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import load_extern_object, resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.preflight.files import one_line, wrong_with_extra_info
-from recipe.preflight.rules import MANAGER_KEY, Run, has_critic, rule
+from recipe.preflight.rules import MANAGER_KEY, Run, rule
 from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
 from recipe.rewarding.managers import load_checked_manager
@@ -32,6 +32,8 @@ from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 
 NUM_FIRST = 4
 """Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""
+NUM_LONGEST = 32
+"""Rows of each file of which the tokens are counted, those with the most text."""
 NUM_SCANNED = 10_000
 """Rows of each file of which those sequences are looked at."""
 MADE_UP = "```python\nprint(0)\n```\n<answer>0</answer>\n#### 0\n\\boxed{0}"
@@ -42,7 +44,6 @@ MANAGERS = ("naive", "dapo", "gdpo", "rate_limited")
 GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
 """What they give a reward function."""
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
-RESUME_MODES = ("auto", "disable", "resume_path")
 _AS_PREPARED = "as online-refiner prepare writes them"
 
 
@@ -69,10 +70,7 @@ def prompts_are_chats(run: Run) -> str | None:
             try:
                 is_shown = _shows_the_question(run, key, row)
             except Exception as error:  # a template may raise anything
-                return (
-                    f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or "
-                    "set actor_rollout_ref.model.custom_chat_template"
-                )
+                return _refused(where, error)
             if not is_shown:
                 template = run.config.actor_rollout_ref.model.custom_chat_template
                 what = "a template's text, not a file or a name" if template else "another chat template"
@@ -120,6 +118,27 @@ def prompts_are_short_enough(run: Run) -> str | None:
                 f"{data.max_prompt_length} tokens and {enough} are needed; raise it (or lower data.train_batch_size), "
                 "or set data.filter_overlong_prompts=false"
             )
+    return None
+
+
+@rule("files")
+def prompts_are_not_cut(run: Run) -> str | None:
+    """Without a filter, the longest prompts are short enough: verl cuts off the beginning of others without a word."""
+    data = run.config.data
+    if data.filter_overlong_prompts or data.truncation == "left":
+        return None
+    for key in run.files.num_rows:
+        for where, row in _rows(run, key, lambda part: _longest_of(part, data.prompt_key)):
+            try:
+                num_tokens = len(_prompt_ids(run, key, list(row["raw_prompt"])))
+            except Exception as error:  # a template may raise anything
+                return _refused(where, error)
+            if num_tokens > data.max_prompt_length:
+                return (
+                    f"{where}: its prompt has {num_tokens} tokens, and verl would cut off its beginning at "
+                    f"data.max_prompt_length={data.max_prompt_length}; raise it, set data.filter_overlong_prompts=true "
+                    "to leave such prompts out, or data.truncation=left to have them cut"
+                )
     return None
 
 
@@ -203,44 +222,6 @@ def agent_loops_have_their_files(run: Run) -> str | None:
     return None
 
 
-@rule("files")
-def checkpoint_can_be_resumed(run: Run) -> str | None:
-    """The checkpoint to resume exists, with the same number of workers."""
-    trainer = run.config.trainer
-    mode, path = trainer.resume_mode, trainer.resume_from_path or None
-    if mode not in RESUME_MODES:
-        return f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}"
-    if (mode == "resume_path") != (path is not None):
-        return (
-            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path with a path, or neither"
-        )
-    if mode == "auto":
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
-                path = find_latest_ckpt_path(trainer.default_local_dir)
-        except ValueError:
-            file = Path(trainer.default_local_dir, "latest_checkpointed_iteration.txt")
-            return f"trainer.resume_mode=auto: {file} holds no step; write one into it, or remove it"
-    if path is None:
-        return None
-    name, folder = f"trainer.resume_mode={mode}: {path}", Path(path)
-    num_workers = trainer.n_gpus_per_node * trainer.nnodes
-    if not folder.is_dir():
-        return f"{name}: no such folder"
-    if not re.fullmatch(r".*global_step_\d+", path):
-        return f"{name}: give a folder whose name ends with global_step_ and the step"
-    for role in ("actor", *(["critic"] if has_critic(run.config) else [])):
-        if not (folder / role).is_dir() or not any((folder / role).iterdir()):
-            return f"{name}: no {role} in it; give a checkpoint that verl has finished"
-        sizes = {int(one.name.split("_")[3]) for one in (folder / role).glob("model_world_size_*_rank_*.pt")}
-        if sizes and num_workers not in sizes:
-            return (
-                f"{name}: its {role} is of {min(sizes)} workers, the run has {num_workers}; set "
-                "trainer.n_gpus_per_node * trainer.nnodes to as many"
-            )
-    return None
-
-
 def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
     """Return the agent loops that rows name themselves (column ``agent_name``), each with the file."""
     return [
@@ -269,15 +250,33 @@ def _first_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
     return sorted({*range(min(NUM_FIRST, num_rows)), *first.values()})
 
 
+def _longest_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
+    """Return the rows of a file whose messages have the most bytes of text, the longest first."""
+    column, sizes = part.data.column(prompt_key), []
+    if not (pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type)):
+        return []
+    for chunk in column.chunks:
+        content = pc.struct_field(pc.list_flatten(chunk), "content")
+        if not (pa.types.is_string(content.type) or pa.types.is_large_string(content.type)):
+            return []
+        lengths = pc.fill_null(pc.binary_length(content), 0).to_numpy()
+        sizes.append(np.bincount(pc.list_parent_indices(chunk).to_numpy(), weights=lengths, minlength=len(chunk)))
+    return [int(index) for index in np.argsort(-np.concatenate(sizes), kind="stable")[:NUM_LONGEST]] if sizes else []
+
+
 def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield those rows as the run will get them, each with where it stands; none where there are images."""
+    """Yield the first rows as the run will get them, each with where it stands; none where there are images."""
+    yield from _rows(run, key, lambda part: _first_of(part, run.config.data.prompt_key))
+
+
+def _rows(run: Run, key: str, choose: Callable[[datasets.Dataset], list[int]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows that are chosen of each file; of a class of the user's, which alone knows its files, the first."""
     if run.files.media:
         return
     dataset, parts, start = run.files.dataset(key), run.files.data(key), 0
     places = [] if parts else [(f"row {index}", index) for index in range(min(NUM_FIRST, len(dataset)))]
     for file, part in parts.items():
-        for index in _first_of(part, run.config.data.prompt_key):
-            places.append((f"row {index} of {Path(file).name}", start + index))
+        places += [(f"row {index} of {Path(file).name}", start + index) for index in choose(part)]
         start += part.num_rows
     for where, index in places:
         try:
@@ -330,6 +329,14 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
     if is_text and not any(message["content"].strip() for message in messages if message["role"] != "assistant"):
         return f"no message asks the refiner anything; give the question as a user's message, {_AS_PREPARED}"
     return None
+
+
+def _refused(where: str, error: Exception) -> str:
+    """Return the line on a row that the policy's chat template cannot write."""
+    return (
+        f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or set "
+        "actor_rollout_ref.model.custom_chat_template"
+    )
 
 
 def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]:

@@ -5,7 +5,7 @@ from omegaconf import DictConfig
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.plan import make_plan
-from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
+from recipe.preflight import checkpoints, inputs, machine, models, names, trials  # noqa: F401  # their rules
 from recipe.preflight.files import Files
 from recipe.preflight.rules import Run, check
 

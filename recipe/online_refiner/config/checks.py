@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
+from recipe.sizing.cuts import cuts
 from recipe.sizing.refusals import refusals
 from refiner_worker.config import what_lacks
 
@@ -32,6 +33,7 @@ def load(config: DictConfig) -> RefinementConfig:
     Raises:
         ValueError: If a key is wrong, or values do not go together.
     """
+    check(Run(config=config, blocks=None), "paths")  # first: other paths are derived from them
     blocks = read_blocks(config)
     check(Run(config=config, blocks=blocks), "config")
     return blocks
@@ -83,6 +85,8 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             "data.val_max_samples",
             f"{ACTOR}.fsdp_config.fsdp_size",
             "actor_rollout_ref.ref.fsdp_config.fsdp_size",
+            f"{ROLLOUT}.top_k",
+            f"{ROLLOUT}.val_kwargs.top_k",
         ],
     ),
     "a number of at least 0": (
@@ -99,11 +103,14 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
         lambda value: value >= 0,
         [f"ray_kwargs.ray_init.{name}" for name in ("num_cpus", "num_gpus")],
     ),
-    "a number above 0": (lambda value: value > 0, [f"{ACTOR}.clip_ratio", f"{ROLLOUT}.temperature"]),
+    "a number above 0": (lambda value: value > 0, [f"{ACTOR}.clip_ratio"]),
+    "a number above 0 and at most 2": (lambda value: 0 < value <= 2, [f"{ROLLOUT}.temperature"]),
+    "a number from 0 to 2": (lambda value: 0 <= value <= 2, [f"{ROLLOUT}.val_kwargs.temperature"]),
     "a number above 0 and at most 1": (
         lambda value: 0 < value <= 1,
         [
             f"{ROLLOUT}.top_p",
+            f"{ROLLOUT}.val_kwargs.top_p",
             f"{ROLLOUT}.gpu_memory_utilization",
             "reward.reward_model.rollout.gpu_memory_utilization",
         ],
@@ -125,7 +132,7 @@ def numbers_are_possible(run: Run) -> str | None:
         for key in dict.fromkeys((*keys, *twins)):
             if (value := OmegaConf.select(run.config, key, default=ABSENT)) is ABSENT:
                 continue
-            is_number = isinstance(value, int | float) and math.isfinite(value)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             may_be_null = value is None and wanted.endswith("or null")
             if not may_be_null and not (is_number and holds(value)):
                 return f"{key}={'null' if value is None else value}: set {wanted}"
@@ -159,6 +166,72 @@ def shards_divide_the_gpus(run: Run) -> str | None:
         size = OmegaConf.select(run.config, key) or 0
         if 0 < size < num_gpus and num_gpus % size:
             return f"{key}={size} does not divide the {num_gpus} GPUs of the trainer; set a divisor, or -1 for all"
+    return None
+
+
+FOLDERS = (
+    "run_dir",
+    *(f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")),
+    "trainer.resume_from_path",
+    "global_profiler.save_path",
+)
+"""Folders that verl or this extension makes or reads by the operating system."""
+
+
+@rule("paths")
+def folders_are_local(run: Run) -> str | None:
+    """No folder is a URL of an object store: a folder of that name would be made in the working directory."""
+    for key in FOLDERS:
+        name = OmegaConf.select(run.config, key)
+        if name and "://" in str(name):
+            return (
+                f"{key}={name} is a URL, and a local folder is needed, such as runs/a; examples/cluster/upload.py "
+                "copies checkpoints to an object store"
+            )
+    return None
+
+
+CONTENTS = ("model", "optimizer", "extra", "hf_model")
+"""The parts of a checkpoint by verl's words (``CheckpointConfig`` in ``verl/trainer/config/config.py``)."""
+
+
+@rule("config")
+def checkpoints_have_the_state(run: Run) -> str | None:
+    """Checkpoints are lists of verl's words, and what a resumed run loads is saved, the model among it."""
+    blocks = {ACTOR: run.config.actor_rollout_ref.actor}
+    if has_critic(run.config):
+        blocks["critic"] = run.config.critic
+    for key, block in blocks.items():
+        if wrong := _wrong_with_contents(block, f"{key}.checkpoint", run.config.trainer.resume_mode):
+            return wrong
+    return None
+
+
+def _wrong_with_contents(block: DictConfig, key: str, resume_mode: str) -> str | None:
+    contents = {name: OmegaConf.select(block, f"checkpoint.{name}") for name in ("save_contents", "load_contents")}
+    for name, words in contents.items():
+        if words is None:  # then they are verl's default
+            contents[name] = CONTENTS[:3]
+        elif not isinstance(words, ListConfig):
+            return f"{key}.{name}={words}: set a list, such as [{','.join(CONTENTS[:3])}]"
+        for word in contents[name]:
+            if word not in CONTENTS:
+                return unknown(f"{key}.{name}", word, CONTENTS)
+    saved, loaded = contents.values()
+    if resume_mode == "disable":  # what is not resumed may be an export
+        return None
+    models = {"model", "hf_model"} if block.strategy == "megatron" else {"model"}
+    if not models.intersection(loaded):
+        return (
+            f"{key}.load_contents=[{','.join(loaded)}]: a resumed run would go on at its step with the first weights; "
+            f"add model to it and to {key}.save_contents, or set trainer.resume_mode=disable to never resume"
+        )
+    lacks = [word for word in loaded if word not in saved and not (word in models and models.intersection(saved))]
+    if lacks:
+        return (
+            f"{key}.load_contents has {lacks[0]}, which {key}.save_contents=[{','.join(saved)}] does not save: no "
+            "checkpoint of this run could be resumed; make them alike"
+        )
     return None
 
 
@@ -343,6 +416,23 @@ def engine_can_train(run: Run) -> str | None:
     return megatron.refusal(run.config)
 
 
+LARGEST_RANK = 512
+"""The largest rank of an adapter that vLLM serves (``MaxLoRARanks`` of its ``config/lora.py``)."""
+
+
+@rule("config")
+def adapter_can_be_served(run: Run) -> str | None:
+    """The policy's adapter is one that vLLM serves."""
+    model = run.config.actor_rollout_ref.model
+    ranks = {f"{MODEL}.lora_rank": model.lora_rank, f"{MODEL}.lora.rank": OmegaConf.select(model, "lora.rank") or 0}
+    if run.config.actor_rollout_ref.rollout.name != "vllm" or OmegaConf.select(model, "lora.merge"):
+        return None
+    for key, rank in ranks.items():
+        if rank > LARGEST_RANK:
+            return f"{key}={rank}: vLLM serves adapters up to a rank of {LARGEST_RANK}; lower it"
+    return None
+
+
 # ---- what sizes ask of each other, once the models are known
 
 
@@ -417,6 +507,12 @@ def replicas_fit(run: Run) -> str | None:
         f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
         f"+refiner.{tensor} to a divisor or a multiple of the GPUs of a node"
     )
+
+
+@rule("sizes")
+def models_can_be_shared(run: Run) -> str | None:
+    """The GPUs that share a model have equal shares of its heads and layers (``recipe/sizing/cuts.py``)."""
+    return next(filter(None, (one.refusal() for one in cuts(run.config, run.blocks, run.plan))), None)
 
 
 @rule("sizes")

@@ -32,15 +32,12 @@ def refusal(config: DictConfig) -> str | None:
     """Return one line if platform, optimizer or adapters are not the training engine's: Megatron's, or another."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     rank = OmegaConf.select(model, "lora.rank", default=0)
+    if line := _other_strategy(config):
+        return line
     if "megatron" not in actor:
         own = "actor_rollout_ref.model.lora"
         said = f"{own}.rank={rank} is Megatron's; set {own}_rank, or all weights are trained"
         return said if rank > 0 else None
-    if actor.strategy != "megatron":
-        return (
-            f"model_engine=megatron, but actor_rollout_ref.actor.strategy={actor.strategy}: set platform=cpu_megatron, "
-            "or another model_engine"
-        )
     if not actor.megatron.use_distributed_optimizer:
         return (
             "actor_rollout_ref.actor.megatron.use_distributed_optimizer=false: verl could not send the weights to the "
@@ -55,4 +52,21 @@ def refusal(config: DictConfig) -> str | None:
             "actor_rollout_ref.model.lora.rank above 0 needs Megatron-Bridge: set "
             "actor_rollout_ref.actor.megatron.vanilla_mbridge=false (which the CPU platform does not have)"
         )
+    return None
+
+
+def _other_strategy(config: DictConfig) -> str | None:
+    """Return one line if a strategy is not that of the engine whose settings the blocks have (``model_engine``)."""
+    has_settings = "megatron" in config.actor_rollout_ref.actor
+    chosen = "megatron" if has_settings else "dp"
+    for key in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *(["critic"] if has_critic(config) else [])):
+        strategy = OmegaConf.select(config, f"{key}.strategy")
+        if strategy is None or (strategy == "megatron") == has_settings:
+            continue
+        if has_settings and config.trainer.device == "cpu":
+            return (
+                f"model_engine=megatron, but {key}.strategy={strategy}: set platform=cpu_megatron, or drop model_engine"
+            )
+        other = "drop model_engine" if has_settings else "set model_engine=megatron"
+        return f"model_engine={chosen}, but {key}.strategy={strategy}: drop {key}.strategy, or {other}"
     return None

@@ -6,14 +6,14 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from composed_main import CONFIG, composed
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.config.checks import load, micro_batches_are_filled
+from recipe.online_refiner.config.checks import LARGEST_RANK, load, micro_batches_are_filled
 from recipe.online_refiner.constraints import CONSTRAINTS, read_constraint
 from recipe.online_refiner.constraints.base import Constraint
 from recipe.online_refiner.main import command
@@ -114,6 +114,7 @@ def test_a_key_of_another_mode_or_placement(settings: tuple[str, ...], mistake: 
         "refiner.samples=0",
         "refiner.response_length=0",
         "refiner.temperature=-1",
+        "refiner.temperature=2.5",
         "refiner.request_timeout_s=0",
         "refiner.keep_prefix=maybe",
         "refiner.skip_reward_at_least=nan",
@@ -247,6 +248,7 @@ SEPARATE = (
     f"{ROLLOUT}.checkpoint_engine.backend=nccl",
     f"{ACTOR}.fsdp_config.reshard_after_forward=true",
 )
+SAVED, LOADED = (f"{ACTOR}.checkpoint.{name}_contents" for name in ("save", "load"))
 MISTAKES = {
     "constraint-goes-with-the-rest": [
         ((), "constraint.eta_schedule=adaptive"),
@@ -284,13 +286,49 @@ MISTAKES = {
         ((), f"{ACTOR}.clip_ratio=0.4"),
         ((f"{ROLLOUT}.n=2",), f"{ROLLOUT}.full_determinism=true"),
     ],
+    "folders-are-local": [
+        ((), "run_dir=s3://bucket/run"),
+        *(
+            ((), f"trainer.{name}_dir={url}")
+            for name, url in {"default_local": "gs://b/c", "rollout_data": "hdfs://b/c"}.items()
+        ),
+        ((), "trainer.default_local_dir=file:///tmp/c"),
+        (("trainer.resume_mode=resume_path",), "trainer.resume_from_path=s3://b/global_step_3"),
+        ((), "global_profiler.save_path=s3://b/profile"),
+    ],
+    "checkpoints-have-the-state": [
+        ((), f"{SAVED}=[model,optimiser,extra]"),
+        ((), f"{SAVED}=model"),
+        ((), f"{SAVED}=[model,Optimizer]"),
+        ((), f"{SAVED}=[hf_model]"),
+        ((), f"{SAVED}=[]"),
+        ((), f"{SAVED}=[optimizer,extra]"),
+        ((), f"{LOADED}=[weights,optimizer,extra]"),
+        ((), f"{LOADED}=all"),
+        ((), f"{LOADED}=[optimizer,extra]"),
+        ((), f"{LOADED}=[model,optimizer,extra,hf_model]"),
+        ((f"{LOADED}=[model,optimizer,extra]", f"{SAVED}=[model,optimizer,extra]"), f"{SAVED}=[model]"),
+        (("trainer.resume_mode=disable", f"{SAVED}=[hf_model]"), "trainer.resume_mode=auto"),
+        (("trainer.resume_mode=disable",), f"{SAVED}=[model,optim]"),
+        (("critic.checkpoint.save_contents=[model,optim]",), "critic.enable=true"),
+        (("critic.enable=true",), "critic.checkpoint.load_contents=[extra]"),
+    ],
+    "adapter-can-be-served": [
+        ((f"{MODEL}.lora_rank=512",), f"{MODEL}.lora_rank=513"),
+        ((f"{MODEL}.lora_rank=1024", f"{MODEL}.lora.merge=true"), f"{MODEL}.lora.merge=false"),
+    ],
     "numbers-are-possible": [
+        *(((), f"{ROLLOUT}.{key}") for key in ("top_k=-2", "top_k=1.5", "val_kwargs.top_k=-2", "n=true")),
+        *(((), f"{ROLLOUT}.val_kwargs.{key}") for key in ("temperature=-1", "temperature=cold", "top_p=0")),
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
         ((), "data.train_batch_size=1000.0"),  # 1e3 on the command line
         *(((), key) for key in ("reward.num_workers=0", f"{ROLLOUT}.agent.num_workers=0", f"{ACTOR}.ppo_epochs=0")),
         *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
         *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio=0", "optim.lr=-1.0")),
-        *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5")),
+        *(
+            ((), f"{ROLLOUT}.{key}")
+            for key in ("n=0", "n=two", "n=1.5", "temperature=0", "temperature=2.5", "top_p=1.5")
+        ),
         *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
         *(((), f"{block}.gpu_memory_utilization=null") for block in (ROLLOUT, "reward.reward_model.rollout")),
         (SHARED, f"{MODEL}.lora_rank=eight"),
@@ -316,7 +354,11 @@ MISTAKES = {
         ((), "actor_rollout_ref.ref.fsdp_config.fsdp_size=5"),
         (("critic.fsdp.fsdp_size=5",), "critic.enable=true"),
     ],
-    "engine-can-train": [((), f"{MODEL}.lora.rank=8")],
+    "engine-can-train": [
+        ((), f"{MODEL}.lora.rank=8"),
+        ((), f"{ACTOR}.strategy=megatron"),
+        (("critic.strategy=megatron",), "critic.enable=true"),
+    ],
     "keys-are-read": [
         ((), f"{ACTOR}.grad_clip=0.5"),
         ((), "custom_reward_function.path=x.py"),
@@ -461,6 +503,13 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),
         ("refiner.placement=shared", NONE),
         (f"{ROLLOUT}.name=sglang", "refiner.draft=ngram", "refiner.rollout={name: vllm}"),
+        ("trainer.resume_mode=disable", f"{SAVED}=[hf_model]"),
+        (f"{SAVED}=[model,hf_model]",),
+        (f"{SAVED}=null", f"{LOADED}=null"),
+        (f"{SAVED}=[model,optimizer,extra,hf_model]", f"{LOADED}=[model]"),
+        ("critic.checkpoint.save_contents=[model,optim]",),
+        ("records.path=memory://records", "trainer.default_hdfs_dir=hdfs://host/a"),
+        (f"{ROLLOUT}.top_k=0", f"{ROLLOUT}.val_kwargs.temperature=0"),
     ],
 )
 def test_what_is_not_wrong(settings: tuple[str, ...]) -> None:
@@ -509,6 +558,12 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
     ("engine-can-train", {"critic.optim.optimizer": "sgd", "algorithm.adv_estimator": "gae"}),
     ("engine-can-train", {"critic.optim.optimizer": "sgd", "critic.enable": True}),
     ("engine-can-train", {f"{MODEL}.lora.rank": 8}),
+    ("engine-can-train", {f"{ACTOR}.strategy": "fsdp2"}),
+    ("engine-can-train", {"actor_rollout_ref.ref.strategy": "fsdp"}),
+    ("engine-can-train", {"critic.strategy": "fsdp2", "critic.enable": True}),
+    (None, {f"{SAVED}": ["hf_model", "optimizer", "extra"]}),
+    (None, {f"{SAVED}": ["model", "optimizer", "extra"], f"{LOADED}": ["hf_model", "optimizer", "extra"]}),
+    ("checkpoints-have-the-state", {f"{SAVED}": ["optimizer", "extra"]}),
     ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
     ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
 ]
@@ -527,6 +582,46 @@ def test_what_megatron_asks(rule: str | None, changes: dict[str, Any]) -> None:
     assert str(error.value).endswith(f" [{rule}]") and "\n" not in str(error.value)
 
 
+def test_an_engine_beside_the_strategy_of_another_names_the_key_to_drop() -> None:
+    config = pickle.loads(on_megatron())
+    config.trainer.device, config.actor_rollout_ref.actor.strategy = "cuda", "fsdp2"
+    said = f"model_engine=megatron, but {ACTOR}.strategy=fsdp2: drop {ACTOR}.strategy, or drop model_engine "
+    with pytest.raises(ValueError, match=re.escape(said)):
+        load(config)
+    assert error_of(f"{ACTOR}.strategy=megatron").startswith(
+        f"model_engine=dp, but {ACTOR}.strategy=megatron: drop {ACTOR}.strategy, or set model_engine=megatron "
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("top_k", (-2, -1, 0, 1, 50, 1.5)),
+        ("temperature", (-1.0, 0.0, 0.5, 2.0, 2.5)),
+        ("top_p", (-0.1, 0.0, 0.5, 1.0, 1.1)),
+    ],
+)
+def test_sampling_is_refused_where_vllm_refuses_it(name: str, values: tuple[float, ...]) -> None:
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+
+    for value in values:
+        config = composed(f"{ROLLOUT}.val_kwargs.{name}={value}")
+        try:
+            SamplingParams(**{name: value})
+        except VLLMValidationError:
+            with pytest.raises(ValueError, match=rf"{name}=\S+: set "):
+                load(config)
+        else:
+            load(config)
+
+
+def test_adapters_are_served_up_to_vllms_largest_rank() -> None:
+    from vllm.config.lora import MaxLoRARanks
+
+    assert max(get_args(MaxLoRARanks)) == LARGEST_RANK
+
+
 def test_an_engine_on_the_platform_of_another() -> None:
     with initialize_config_dir(str(CONFIG), version_base=None):
         config = compose("online_refiner", overrides=["platform=cpu", "model_engine=megatron", f"{MODEL}.path=model"])
@@ -535,7 +630,7 @@ def test_an_engine_on_the_platform_of_another() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {*MISTAKES} == {rule_id(one) for one in RULES["config"]}
+    assert {*MISTAKES} == {rule_id(one) for kind in ("paths", "config") for one in RULES[kind]}
 
 
 SIZE = f"{ACTOR}.ppo_mini_batch_size"

@@ -1,6 +1,8 @@
 """Mistakes in a run's files are one clear line before Ray starts."""
 
+import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from recipe.preflight import trials
 from recipe.preflight.rules import Run, check
 
 ACTOR = "actor_rollout_ref.actor"
+CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
+WORKERS = [("dataloader_num_workers", -1), ("filter_overlong_prompts_workers", 0)]
+WORKERS += [("filter_overlong_prompts_workers", -2), ("dataloader_num_workers", "all")]
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
 USER = {"role": "user", "content": "double it"}
 
@@ -141,6 +146,66 @@ def test_a_missing_model_folder(config: DictConfig, tmp_path: Path, key: str, ov
         OmegaConf.update(config, name, value)
     found = error_of(config)
     assert found.startswith(f"{key}={tmp_path}/nowhere: ") and found.endswith(" [models-are-there]")
+
+
+def test_counts_that_may_be_zero_null_or_of_a_part_that_is_not_there(config: DictConfig) -> None:
+    changes = {
+        "data.dataloader_num_workers": 0,
+        "actor_rollout_ref.rollout.max_num_seqs": None,
+        f"{ACTOR}.fsdp_config.seed": 0,
+    }
+    changes |= {"reward.reward_model.n_gpus_per_node": 0, "critic.ppo_max_token_len_per_gpu": 0}
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value)
+    checked(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "override_config.rope_scaling={'rope_type': 'yarn', "),
+        ({"rope_parameters": {"type": "yarn"}, "hidden_size": 8}, "override_config.rope_parameters={'type': 'yarn'}: "),
+        ({"no_such": {"a": 1}}, "override_config.no_such={'a': 1}: verl cannot set it "),
+    ],
+)
+def test_a_change_of_the_models_config_that_verl_cannot_make(
+    config: DictConfig, override: dict[str, Any], said: str
+) -> None:
+    config.actor_rollout_ref.model.override_config = override
+    found = error_of(config)
+    assert found.startswith(f"actor_rollout_ref.model.{said}")
+    assert found.endswith("write it into config.json of a copy of the model instead")
+
+
+def test_a_policy_of_a_kind_that_is_not_known(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "model")
+    found = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**found, "model_type": "of_tomorrow"}))
+    config.actor_rollout_ref.model.path = f"{tmp_path}/model"
+    said = error_of(config)
+    assert said.startswith(f"actor_rollout_ref.model.path={tmp_path}/model: ") and "of_tomorrow" in said
+
+
+def test_a_ray_cluster_that_is_gone(config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    OmegaConf.update(config, "ray_kwargs.ray_init", {"_temp_dir": str(tmp_path), "address": None}, force_add=True)
+    checked(config)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "ray_current_cluster").write_text(address)
+        checked(config)
+    found = error_of(config)
+    assert found.startswith(f"{tmp_path}/ray_current_cluster: nobody answers at {address}, ")
+    assert "; ray stop, or remove the file [ray-cluster-answers]" in found
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert error_of(config).startswith(f"RAY_ADDRESS: nobody answers at {address}, ")
+    config.ray_kwargs.ray_init.address = "local"  # which comes first
+    checked(config)
+    config.ray_kwargs.ray_init.address = address
+    assert error_of(config).startswith(f"ray_kwargs.ray_init.address: nobody answers at {address}, ")
+    config.dry_run, config.sizing.gpu_memory_gib = True, 80
+    config.actor_rollout_ref.rollout.gpu_memory_utilization = 0.1
+    checked(config)
 
 
 def test_a_refiner_with_another_tokenizer(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
@@ -269,6 +334,20 @@ def test_a_mistake_ends_the_command_with_one_line(
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),
         ({"refiner.num_replicas": 2}, "replicas-fit"),
+        (
+            {
+                "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+                "actor_rollout_ref.model.override_config.num_attention_heads": 3,
+                "trainer.n_gpus_per_node": 2,
+                "ray_kwargs.ray_init.num_gpus": 2,
+            },
+            "models-can-be-shared",
+        ),
+        ({"critic.fsdp.ulysses_sequence_parallel_size": 4, **CRITIC}, "sequences-are-shared-by-flash-attention"),
+        *(({f"data.{key}": value}, "counts-are-counts") for key, value in WORKERS),
+        ({"actor_rollout_ref.rollout.max_num_seqs": 0}, "counts-are-counts"),
+        ({"refiner.rollout": {"max_num_seqs": -1}}, "counts-are-counts"),
+        ({"transfer_queue.backend.SimpleStorage.num_data_storage_units": 1.5}, "counts-are-counts"),
         ({f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}, "micro-batches-are-filled"),
         ({f"{ACTOR}.ppo_mini_batch_size": 3}, "micro-batches-are-filled"),
         (

@@ -1,6 +1,5 @@
 """Sizes that cannot fit are refused before Ray starts, with the key to set; without the mistake they pass."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from checked_run import checked, error_of
 from composed_main import composed
 from omegaconf import DictConfig
+from sparse_weights import write_sparse
 
 QWEN_7B = {
     "model_type": "qwen2",
@@ -33,9 +33,7 @@ def run_of_7b(
     """Return what composes a run of a model with 7B parameters on a cluster of nodes with GPUs of 80 GiB."""
     model = tmp_path / "model"
     shutil.copytree(tiny_llama, model)
-    for weights in model.glob("*.safetensors"):
-        weights.unlink()
-    (model / "config.json").write_text(json.dumps(QWEN_7B))
+    write_sparse(model, QWEN_7B)
     data = write(tmp_path / "good.parquet", [GOOD] * 4)
     monkeypatch.setenv("RAY_ADDRESS", "a cluster of GPUs")
 
@@ -122,8 +120,8 @@ def test_nothing_is_refused_of_a_machine_that_is_not_known_or_large(
 def test_a_model_of_an_unknown_family_is_not_refused(run_of_7b: Callable[..., DictConfig]) -> None:
     config = run_of_7b(f"{ROLLOUT}.tensor_model_parallel_size=1", "trainer.n_gpus_per_node=1")
     assert "training needs" in error_of(config)
-    path = Path(config.actor_rollout_ref.model.path) / "config.json"
-    path.write_text(json.dumps(QWEN_7B | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}))
+    gemma = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+    write_sparse(Path(config.actor_rollout_ref.model.path), QWEN_7B | gemma)
     found = checked(config)
     assert "may not fit" in found.plan.describe(found.config, found.blocks, 4)
 

@@ -109,51 +109,27 @@ def test_files_that_do_not_fit_together_or_have_another_end(config: DictConfig, 
 def test_prompts_that_are_all_filtered_away(config: DictConfig, tmp_path: Path, key: str, num_short: int) -> None:
     long = [{"role": "user", "content": "double it " * 20}]
     config.data[key] = write_prompts(tmp_path / "long.parquet", [[USER]] * num_short + [long] * 8)
-    checked(config)  # the rollout cuts them
     config.data.filter_overlong_prompts = True
     found = error_of(config)
     assert found.startswith(f"data.{key}: ") and found.endswith(" [prompts-are-short-enough]")
     assert f"{num_short} of {num_short + 8} prompts" in found and "data.max_prompt_length=64" in found
 
 
-CHECKPOINTS = ("no_step/actor/model_world_size_1_rank_0.pt", "global_step_4/actor/model_world_size_1_rank_0.pt")
-CHECKPOINTS += ("global_step_5/data.pt", "global_step_6/actor/model_world_size_8_rank_0.pt")
-
-
-@pytest.mark.parametrize(
-    ("mode", "path", "tracker", "message"),
-    [
-        ("resume_path", "global_step_4", None, None),
-        ("resume_path", "global_step_7", None, "no such folder"),
-        ("resume_path", "no_step", None, "global_step_"),
-        ("resume_path", "global_step_5", None, "no actor in it"),
-        ("resume_path", "global_step_6", None, "of 8 workers"),
-        ("resume_path", None, None, "set resume_path with a path"),
-        ("auto", "global_step_4", None, "set resume_path with a path"),
-        ("from_path", None, None, "trainer.resume_mode=from_path"),
-        ("auto", None, None, None),
-        ("disable", None, "6", None),
-        ("auto", None, "4", None),
-        ("auto", None, "5", "no actor in it"),
-        ("auto", None, "6", "of 8 workers"),
-        ("auto", None, "7", None),
-        ("auto", None, "x", "holds no step"),
-    ],
-)
-def test_a_checkpoint_to_resume(
-    config: DictConfig, tmp_path: Path, mode: str, path: str | None, tracker: str | None, message: str | None
-) -> None:
-    for name in CHECKPOINTS:
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    if tracker:
-        (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
-    config.trainer.default_local_dir = str(tmp_path)
-    config.trainer.resume_mode, config.trainer.resume_from_path = mode, path and f"{tmp_path}/{path}"
-    if message is None:
-        checked(config)
-    else:
-        assert message in (found := error_of(config)) and found.endswith(" [checkpoint-can-be-resumed]")
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+@pytest.mark.parametrize("others", [7, 20_000])
+def test_a_prompt_that_would_be_cut(config: DictConfig, tmp_path: Path, key: str, others: int) -> None:
+    """Also one of many, and one whose characters are several tokens each."""
+    for text in ("double it " * 20, "\N{CAT FACE}" * 30):
+        long = [SYSTEM, {"role": "user", "content": text}]
+        prompts = [[USER]] * others + [long] + [[USER]] * 2
+        config.data[key] = write_prompts(tmp_path / "long.parquet", prompts)
+        found = error_of(config)
+        assert found.startswith(f"data.{key}: row {others} of long.parquet: its prompt has ")
+        assert "data.max_prompt_length=64; raise it, " in found and found.endswith(" [prompts-are-not-cut]")
+    config.data.filter_overlong_prompts = True
+    checked(config)
+    config.data.filter_overlong_prompts, config.data.truncation = False, "left"
+    checked(config)
 
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):\n    return {}\n"
