@@ -282,9 +282,9 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     assert found.keys() & metrics.MEANS.keys() == ratios | {"refiner/repeated_ratio"}
     assert metrics.refine_metrics(StepState()).keys() & metrics.MEANS.keys() == set()
     soft = load(composed("constraint.target=soft")).constraint
-    assert soft.pair_metrics([]) == {}
+    assert soft.pair_metrics([]).keys() & metrics.MEANS.keys() == set()
     state.pairs[0].own["soft_mass"] = 0.75
-    assert soft.pair_metrics(list(state.pairs.values())) == {"constraint/soft_share": 0.25}
+    assert soft.pair_metrics(list(state.pairs.values()))["constraint/soft_share"] == 0.25
     assert metrics.zeros().keys() & {*metrics.MEANS, *metrics.MAXIMA} == set()
 
 
