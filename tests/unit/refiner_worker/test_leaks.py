@@ -1,5 +1,6 @@
 """The leak rule: sentences that speak of the refiner's prompt, and ordinary ones that look like them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,72 @@ ORDINARY = [
     "Test 3 has a list.",
 ]
 
+UNSEEN_LEAKS = [
+    "The student's answer was wrong, so the correct one is 7.",
+    "The response above did not answer the question.",
+    "This solution got 0.25 of 1.00 points.",
+    "# The bug was in the index of the loop",
+    "I corrected the mistake in line 2.",
+    "The earlier program timed out, so this one uses a dictionary.",
+    "My first answer was not correct.",
+    "Here is the revised reply:",
+    "Revised program:",
+    "As the feedback says, the third test fails.",
+    "The previous code returned the wrong type.",
+    "In the original solution, the second step was wrong.",
+    "Fixed the off-by-one error.",
+    "The original answer incorrectly adds the two numbers.",
+    "The answer should not have been 8.",
+    "I have rewritten the solution to be faster.",
+    "The original reply, which scored 0.25, was too long.",
+    "The initial response was missing an import.",
+    "Here is the solution with the error fixed.",
+    "The given response has a few issues.",
+    "The solution provided was incorrect because it used integer division.",
+    "My apologies for the wrong answer.",
+    "The old code crashed for n = 0.",
+    "A better answer: 7",
+    "Corrected version of the program:",
+    "The reply was scored 0.25 because it was rude.",
+    "The program failed because of a missing import.",
+    "Your response received a low score.",
+    "The above code does not compile.",
+    "The previous reply misunderstood the question.",
+]
+UNSEEN_ORDINARY = [
+    "The first program on television was broadcast in 1928.",
+    "# the old version of the file is kept as a backup",
+    "def score(answer): return 1 if answer == solution else 0",
+    "The answer was known to the Babylonians.",
+    "The solution has two roots.",
+    "Let us check the solution: 3 + 4 = 7.",
+    "This program reads n and prints the sum.",
+    "The response time was 0.25 seconds.",
+    'print("Your answer is correct")',
+    "# remember the original version of each word",
+    "The code uses a set to remove repeated points.",
+    "That answer depends on the value of x.",
+    "# no solution was found",
+    "The given program has three loops.",
+    "I improved my English by reading.",
+    "It has been 0.25 seconds since the last point.",
+    "The previous program state is restored.",
+    "Our earlier answers give x + y = 7.",
+    "The original solution had a volume of 2 liters.",
+    "If my answer was wrong, please tell me.",
+    "The prior probability is 0.25.",
+    "It was the first solution to the problem of longitude.",
+    "She had the wrong answer at first, but then she saw it.",
+    "The submission deadline is on Friday.",
+    "For each attempt, the player loses 1 point.",
+    "The old solution of vinegar should be thrown away.",
+    "# fix the response",
+    "The fixed program of the concert includes Bach.",
+    "Then the final answer is 0.25.",
+    "An error in your reply to the bank may cost money.",
+]
+"""Sentences that were written after all but a few words of the rule; docs/refiner.md has the counts."""
+
 
 def leaks(said: str, given: str = GIVEN) -> bool:
     own = f"This answer got 0.25 of 1.00 points. {FEEDBACK} Repeat word for word what is right."
@@ -82,6 +149,13 @@ def test_what_the_policy_never_sees_is_found_unless_question_or_response_have_it
 @pytest.mark.parametrize("said", ORDINARY)
 def test_ordinary_sentences_are_let_through(said: str) -> None:
     assert not leaks(said)
+
+
+def test_how_many_sentences_the_rule_gets_right() -> None:
+    assert (len(UNSEEN_LEAKS), len(UNSEEN_ORDINARY)) == (30, 30)
+    found, flagged = (sum(map(leaks, some)) for some in (UNSEEN_LEAKS, UNSEEN_ORDINARY))
+    page = (Path(__file__).parents[3] / "docs" / "refiner.md").read_text(encoding="utf-8")
+    assert f"found {found} of 30 leaks and flagged {flagged} of 30" in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
