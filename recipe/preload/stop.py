@@ -19,7 +19,7 @@ LastWords = Callable[[str], str]
 
 def not_begun(name: str) -> str:
     """Return what there is to say before a program is at work."""
-    return f"stopped by {name} before the run began: what was saved earlier stays\nthe same command goes on"
+    return f"stopped by {name} before the run began: what was saved earlier stays\ngive the same command again"
 
 
 @contextlib.contextmanager
