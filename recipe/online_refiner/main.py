@@ -12,7 +12,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,12 @@ def main(config: DictConfig) -> None:
     if config.dry_run:
         _show(plan)
         return
+    _train_or_say_why(config, says)
+    del locks  # held until here
+
+
+def _train_or_say_why(config: DictConfig, says: Callable[[str], str]) -> None:
+    """Train; an error with a cause that a user can remove ends the run with one line and exit code 1."""
     gc.enable()
     with ends_at_signals(says):  # here: they import Ray and the trainer, which takes seconds
         from recipe.online_refiner.verl_glue import task_runner  # noqa: F401
@@ -86,7 +92,6 @@ def main(config: DictConfig) -> None:
             raise
         print("error:", line, file=sys.stderr)
         raise SystemExit(1) from None
-    del locks  # held until here
 
 
 def _show(text: str) -> None:
