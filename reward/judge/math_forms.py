@@ -39,7 +39,6 @@ def _less(relation: re.Match[str]) -> str:
 
 _WRITTEN = (
     (r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)|(?=\())(\{\d+\}(?:\d*\\dot\{\d\})?|\(\d+\))", _with_period),
-    (r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+\\ldots", _with_period),  # 0.333...
     (r"\\(ln|log)(?: (\w+)|(\d+))(?=/\\\1)", r"\\\1(\2\3)"),  # ln 3 / ln 2
     (r"^\(([0-9A-F]+)\)(?=_)", r"\1"),  # (2102)_3
     (r"^([^<>=]+?)(>|\\geq? ?)([^<>=]+?)(>|\\geq? ?)([^<>=]+)$",  # 3 > x > 1
@@ -48,6 +47,7 @@ _WRITTEN = (
     (r"^((?:[^<>a-zA-Z\\]|\\[^a-zA-Z]|\\(?:frac|sqrt|pi))+)=([A-DF-HJ-Za-df-hj-z](?:_\{\w\})?)$", r"\2=\1"),  # 2=a
 )  # fmt: skip
 """What is a matter of the text alone."""
+_REPEATED = re.compile(r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+")
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in _WRITTEN]
 
 
@@ -70,7 +70,20 @@ def clean(answer: str) -> str:
 def form_of(answer: str) -> Nodes:
     """Return the tree of an answer in one notation and form."""
     nodes = _bare(list(notation_of(answer)))
-    for change in (_lines, _spaced, _money, _signed, _scaled, _units, _joints, _ratio, _intervals, _builders, _commas):
+    for change in (
+        _repeated,
+        _lines,
+        _spaced,
+        _money,
+        _signed,
+        _scaled,
+        _units,
+        _joints,
+        _ratio,
+        _intervals,
+        _builders,
+        _commas,
+    ):
         nodes = list(change(nodes))
     return tuple(_bare(nodes))
 
@@ -78,9 +91,7 @@ def form_of(answer: str) -> Nodes:
 def _bare(nodes: list[Node]) -> list[Node]:
     """Return an answer without what stands around it: blanks, marks of a sentence, a sign of equality."""
     begin, end = 0, len(nodes)
-    while begin < end and (
-        nodes[begin].kind in ("blank", "line") or nodes[begin].text in ("=", "\u2248", ELLIPSIS * 2)
-    ):
+    while begin < end and (nodes[begin].kind in ("blank", "line") or nodes[begin].text in ("=", "\u2248")):
         begin += 1
     while end > begin and (nodes[end - 1].kind in ("blank", "line") or nodes[end - 1].text in (".", ",", ";", ":")):
         end -= 1
@@ -94,7 +105,21 @@ def _bare(nodes: list[Node]) -> list[Node]:
 
 def _begins_number(nodes: Sequence[Node], place: int) -> bool:
     node = at(nodes, place)
-    return node.kind in ("number", "command") or (node.text in "-." and at(nodes, place + 1).kind == "number")
+    return (
+        node.kind in ("number", "command")
+        or node.text == "\u221e"
+        or (node.text in "-." and at(nodes, place + 1).kind == "number")
+    )
+
+
+def _repeated(nodes: list[Node]) -> Iterator[Node]:
+    """Write a decimal whose digits go on for ever, `0.333...`, as its fraction."""
+    place = 0
+    while place < len(nodes):
+        node, is_begun = nodes[place], at(nodes, place + 1).text == ELLIPSIS
+        repeated = _REPEATED.fullmatch(node.text) if node.kind == "number" and is_begun else None
+        yield from notation_of(_with_period(repeated)) if repeated else (node,)
+        place += 2 if repeated else 1
 
 
 def _lines(nodes: list[Node]) -> Iterator[Node]:

@@ -34,17 +34,17 @@ _HIDDEN = {"\u2062": "", "\u2063": ",", "\u2064": "+"}  # characters of format t
 _SAME = str.maketrans({
     "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2044": "/", "\u2215": "/", "\u2236": ":", "\u2032": "'",
     "\u2019": "'", "\u22c5": "\u00b7", "\u2219": "\u00b7", "\u2217": "*", "\u2266": "\u2264", "\u2a7d": "\u2264",
-    "\u2267": "\u2265", "\u2a7e": "\u2265", "\u2205": "\u2205", "\u29b0": "\u2205", "\u2223": "|", "\u27c2": "\u22a5",
-    "\u25b3": "\u25b3", "\u2206": "\u0394", "\u2126": "\u03a9", "\u27e8": "(", "\u27e9": ")", "\u2329": "(",
+    "\u2267": "\u2265", "\u2a7e": "\u2265", "\u29b0": "\u2205", "\u2223": "|", "\u27c2": "\u22a5",
+    "\u2206": "\u0394", "\u2126": "\u03a9", "\u27e8": "(", "\u27e9": ")", "\u2329": "(",
     "\u232a": ")", "\u22ef": "\u2026", "\u3001": ",", "\u21d4": "\u27fa", "\u21d2": "\u27f9", "\u3008": "(",
     "\u3009": ")", "\u02da": "\u00b0",
 })  # fmt: skip
 """Characters that look alike or mean the same, which Unicode's compatibility form keeps apart."""
 _ALIASES = {
     "ne": "neq", "degree": "textdegree", "implies": "Longrightarrow", "iff": "Longleftrightarrow",
-    "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]", "colon": ":", "lt": "<", "gt": ">",
-    "land": "wedge", "lor": "vee", "triangle": "bigtriangleup", "Alpha": "A", "Beta": "B", "dotsm": "ldots",
-    "gets": "leftarrow", "owns": "ni", "|": "Vert", "vartriangle": "bigtriangleup", "rm e": "e",
+    "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]", "colon": ":", "lt": "<", "gt": ">", "|": "Vert",
+    "land": "wedge", "lor": "vee", "triangle": "bigtriangleup", "vartriangle": "bigtriangleup", "gets": "leftarrow",
+    "owns": "ni",
 }  # fmt: skip
 """Names of signs that the tables of pylatexenc do not have, and what stands there for them."""
 _NAMES_OF_TYPE = """
@@ -75,6 +75,7 @@ _SETS_TYPE = frozenset(_NAMES_OF_TYPE.split())
 _BLANKS = frozenset(_NAMES_OF_BLANKS.split()) | {" ", "\n", "\t", "~"}
 _WORDS = frozenset(_NAMES_OF_WORDS.split())
 """Commands whose argument is words, or a unit."""
+_LETTER = re.compile("[ie]|[A-Za-z][.:]")  # the numbers i and e, and the mark of an option
 _IN_WORDS = frozenset("-'.,/:;\u00b0")
 _ENDS = frozenset({"blacksquare", "square", "Box", "qed", "qedsymbol", "Blacksquare"})
 _MATRICES = frozenset(_NAMES_OF_ROWS.split())
@@ -311,7 +312,7 @@ def _words(content: Nodes) -> Iterator[Node]:
     is_words = all(part.kind in ("word", "blank", "text", "line") or part.text in _IN_WORDS for part in content)
     if all(part.kind == "blank" for part in content):
         yield Node("blank", " ")
-    elif is_words and text.strip() not in ("i", "e"):
+    elif is_words and not _LETTER.fullmatch(text.strip()):
         yield Node("text", " ".join(text.split()))
     else:
         yield from content

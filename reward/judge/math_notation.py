@@ -25,8 +25,6 @@ _NAMES |= dict.fromkeys(("infinity", "Infinity", "INFINITY", "infty"), "infty")
 _NUMBERS = "two three four five six seven eight nine ten eleven twelve"
 _BASES = {name: str(base) for base, name in enumerate(_NUMBERS.split(), 2)} | {"sixteen": "16"}
 _ROOTS = {"sqrt": "", "\u221a": "", "cbrt": "3", "\u221b": "3", "\u221c": "4"}
-_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12, "hundred": 2}
-_RELATIONS = frozenset("<>\u2264\u2265\u2260")
 _TEMPERATURES = ("c", "f", "celsius", "fahrenheit")
 _AROUND = {"(": "pmatrix", "[": "bmatrix", "|": "vmatrix"}
 

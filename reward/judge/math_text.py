@@ -24,8 +24,9 @@ _WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}|\d+(?: \d+)+|0[xX][0-9a-fA-
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
 JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:\u3001\u548c&]|\band\b")
 _AROUND_OPTIONS = re.compile(rf"{JOINTS.pattern}|\\?[{{}}]|[()\[\]]|(?i:\b(?:option|choice|answer)s?\b)")
+# In lower case: what is said in several ways.
 _SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", r"\emptyset": "no solution",
-               **dict.fromkeys(("all real numbers", "all reals", r"(-\infty, \infty)"), r"\mathbb{R}")}  # fmt: skip
+               **dict.fromkeys(("all real numbers", "all reals", r"(-\infty, \infty)"), r"\mathbb{r}")}  # fmt: skip
 
 
 def as_text(answer: str) -> str:

@@ -36,6 +36,7 @@ _MEASURES = [[set(cell.split("=")) for cell in line.split()] for line in (
     "ml=milliliter=milliliters liter=liters=litre=litres cup=cups pint=pints quart=quarts gallon=gallons",
 )]  # fmt: skip
 """Units of one line measure the same."""
+_COMPOUND = {"mph": ("mile", "hour"), "kmh": ("km", "hour"), "kph": ("km", "hour")}
 
 
 def is_compound(answer: str) -> bool:
@@ -75,6 +76,7 @@ def _measure_apart(found: str, expected: str, words: list[set[str]]) -> bool:
     """Whether units of two answers measure the same in another size; an answer with pi and no unit is in radians."""
     for said, answer in zip(words, (found, expected), strict=True):
         said.update({"\u00b0"} if r"^\circ" in answer else (), {"inch"} if r"\text{in}" in answer else ())
+        said.update(unit for word in said & _COMPOUND.keys() for unit in _COMPOUND[word])
     if r"\pi" in expected and not words[1] and "\u00b0" in words[0]:
         return True
     for line in _MEASURES:
