@@ -131,7 +131,7 @@ def _safetensors_shapes(path: Path) -> Shapes:
     if not begins:
         raise ValueError(f"{path} is empty")
     try:
-        with safe_open(path, framework="pt") as opened:  # it compares the header with the file's length
+        with safe_open(path, framework="np") as opened:  # for torch it would reserve memory for the whole file
             return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is cut off, or no safetensors file: {error}") from error

@@ -11,6 +11,7 @@ import torch
 from checked_run import checked, error_of
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file, save_file
+from sparse_weights import write_sparse
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
@@ -265,3 +266,13 @@ def test_a_critic_that_was_saved_as_one(tmp_path: Path) -> None:
     AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path)
     shapes = weights.model_shapes(weights.find_weights(tmp_path))
     assert shapes is not None and weights.wrong_with_shapes(config, shapes, is_critic=True) is None
+
+
+def test_weights_that_are_larger_than_memory(tmp_path: Path) -> None:
+    """Headers are read without memory for the whole file."""
+    sizes = {**SIZES, "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 80}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}
+    write_sparse(tmp_path, config)
+    assert (tmp_path / FILE).stat().st_size > 5e11
+    shapes = weights.model_shapes(weights.find_weights(tmp_path))
+    assert shapes is not None and shapes["model.norm.weight"] == (16384,)
