@@ -221,3 +221,8 @@ def test_a_resumed_run_knows_what_it_knew(tmp_path: Path, caplog: pytest.LogCapt
     assert again == budget
     assert other == Budget(share=0.3), "another share begins again"
     assert new == Budget(share=0.1)
+
+
+def test_a_kind_of_which_nothing_is_known_is_accepted_half_of_the_time() -> None:
+    assert Kind().chance == 0.5
+    assert Kind(asked=2, accepted=2).chance == 0.75 and Kind(asked=2).chance == 0.25

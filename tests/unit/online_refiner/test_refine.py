@@ -628,3 +628,32 @@ def test_whose_distributions_are_asked_for(tokenizer: Any, reward_gate: bool) ->
     client.is_lost = True
     assert refined(tokenizer, members, client, constraint=soft)[0].top is None, "the written tokens are left"
     assert refined(tokenizer, members, client)[0].top is None
+
+
+def test_a_later_turn_is_rewarded_behind_the_turns_before_it(tokenizer: Any) -> None:
+    end, rewarded = tokenizer.eos_token_id, list[str]()
+    earlier = tokenizer.encode("call ")
+    one = rollout(0, -0.3, [*earlier, *tokenizer.encode("no"), end], start=len(earlier))
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    (found,) = refined(tokenizer, [one], client, reward=lambda text: rewarded.append(text) or 0.5)
+    assert found.verdict is Verdict.ACCEPTED and rewarded == ["call yes"]
+
+
+@pytest.mark.parametrize(("extras", "num_rewarded"), [(("a", "a"), 1), (("a", "b"), 2)])
+def test_equal_refinements_share_a_reward_if_their_tools_said_the_same(
+    tokenizer: Any, extras: tuple[str, str], num_rewarded: int
+) -> None:
+    end, rewarded = tokenizer.eos_token_id, list[str]()
+    members = [rollout(n, -0.3, request={"tool_extra_fields": {"said": one}}) for n, one in enumerate(extras)]
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    refined(tokenizer, members, client, reward=lambda text: rewarded.append(text) or 0.5)
+    assert rewarded == ["yes"] * num_rewarded
+
+
+def test_a_sibling_of_the_same_reward_is_not_shown(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    members = [rollout(n, 0.25, [*tokenizer.encode(text), end]) for n, text in enumerate(("aa", "bb"))]
+    client = Asked([*tokenizer.encode("yes"), end], config(context=["sibling"]))
+    refined(tokenizer, members, client)
+    assert len(client.prompts) == 2
+    assert not [ids for ids in client.prompts if "Another reply" in tokenizer.decode(ids)]

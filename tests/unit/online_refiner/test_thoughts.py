@@ -362,3 +362,8 @@ def test_an_answer_may_mention_a_mark_where_nobody_thinks(tokenizer: Any, output
         assert found.verdict is expected
         if expected is Verdict.ACCEPTED and (thoughts is False or "<think>a" not in output):
             assert plain.decode(found.token_ids[:-1]) == output
+
+
+def test_a_thought_ends_at_its_last_closing_mark() -> None:
+    text = "<think>first</think>second</think>"
+    assert Thoughts("<think>", "</think>", is_open=False).end(f"{text}answer") == len(text)
