@@ -657,3 +657,17 @@ def test_a_sibling_of_the_same_reward_is_not_shown(tokenizer: Any) -> None:
     refined(tokenizer, members, client)
     assert len(client.prompts) == 2
     assert not [ids for ids in client.prompts if "Another reply" in tokenizer.decode(ids)]
+
+
+def test_in_place_without_a_gate_a_teacher_that_sees_no_refinement_scores_every_response(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    end, template = tokenizer.eos_token_id, tmp_path / "sibling.jinja"
+    template.write_text("{{ question }} {{ sibling }}")
+    members = [
+        rollout(n, reward, [*tokenizer.encode("ab"), end], messages=TASK) for n, reward in enumerate((0.25, 0.75))
+    ]
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    constraint = in_place(reward_gate=False, in_place_template=str(template))
+    found = refined(tokenizer, members, client, constraint=constraint)
+    assert client.prompts == [] and found[0].in_place and len(found[0].in_place) == len(members[0].response_ids)

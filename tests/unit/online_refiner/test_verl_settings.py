@@ -109,3 +109,11 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
     assert run.files.tokenizer.chat_template == model.custom_chat_template
     plan = run.plan
     assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
+
+
+def test_the_refiners_context_has_room_for_its_thought(config: DictConfig, tiny_llama: Path) -> None:
+    thinker = AutoTokenizer.from_pretrained(tiny_llama)
+    config.refiner.thoughts, config.refiner.thought_length = ["<think>", "</think>"], 40
+    longer = make_plan(config, load(config), tokenizer=thinker).max_model_len
+    config.refiner.thought_length = 30
+    assert longer - make_plan(config, load(config), tokenizer=thinker).max_model_len == 10
