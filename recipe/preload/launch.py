@@ -35,7 +35,13 @@ def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> Non
     if missing or options:
         own = sys.orig_argv[1:]
         # Before the module or the script come Python's options, after it arguments, some of which may be read already.
-        start = next(n for n, word in enumerate(own) if word in ("-m", sys.argv[0]))
+        start = next((n for n, word in enumerate(own) if word in ("-m", sys.argv[0])), None)
+        if start is None:
+            words = " ".join(sys.argv[1:])
+            sys.exit(
+                f"error: {sys.argv[0]} is called from another program, which cannot be started again with what "
+                f"its workers need; start it as a command, such as `online-refiner {words or 'train'}`"
+            )
         command = [sys.executable, *own[:start], *options, *own[start:]]
         os.execve(sys.executable, command, {**os.environ, **missing})
 

@@ -86,3 +86,13 @@ def test_a_program_ends_as_it_does_without_the_launcher(tmp_path: Path, last_lin
     assert [done.returncode for done in found] == [code, code]
     assert [done.stdout for done in found] == ["thread handler"] * 2
     assert ("ZeroDivisionError" in found[1].stderr) == (code == 1)
+
+
+def test_a_command_that_another_program_calls_is_told_to_be_one(tmp_path: Path) -> None:
+    """Its own arguments are not those of the interpreter, as in a notebook, so it cannot be started again."""
+    code = "import sys; sys.argv = ['online-refiner', 'train', 'a=1']; from recipe.preload import launch; "
+    code += "launch.enter({'NOT_SET_HERE': '1'})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and "`online-refiner train a=1`" in done.stderr
