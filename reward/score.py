@@ -103,7 +103,7 @@ def _read_rows(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 if missing := [key for key in keys if key not in row]:
                     raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give {', '.join(keys)}")
                 yield where, row
-        except (EOFError, UnicodeDecodeError, zlib.error) as error:
+        except (EOFError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
 
 

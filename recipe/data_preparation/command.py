@@ -1,6 +1,7 @@
 r"""Write training data in verl's schema: `online-refiner prepare SOURCE [options] --output DIR`.
 
     rows questions.csv             columns question and answer, for a reward of your own: a file or a hub id
+                                   (others: --question context,question --answer target --keep topic)
     apps codeparrot/apps           a hub id, a file of such records, or a folder of APPS's own folders
     dialogue OpenRLHF/prompt-collection-v0.1   prompts without answers: a hub id or a file
     gsm8k openai/gsm8k             problems with a final answer: also a file, a clone, or --generated N
@@ -9,7 +10,7 @@ r"""Write training data in verl's schema: `online-refiner prepare SOURCE [option
 
 Every source writes to DIR
     train.parquet, val.parquet   verl rows: data_source, prompt, ability, reward_model, extra_info
-    card.md                      counts, and every dropped record with its reason
+    card.md                      counts, columns read and not read, and every dropped record with its reason
 and for problems with tests
     problems.jsonl               problem_id, question and input_output, as in APPS
     solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
@@ -64,24 +65,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             output=arguments.output,
             val_fraction=arguments.val_fraction,
             extra=others,
+            keep=getattr(arguments, "keep", ()),
+            renamed=arguments.name is not None,
         )
     except (ValueError, OSError) as error:  # wrong options or data: one line for the user, no traceback
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    print(f"{card.summary()}; see {arguments.output / 'card.md'}")
+    print(f"{card.summary(can_ask=hasattr(arguments, 'question'))}; see {arguments.output / 'card.md'}")
     return 0
 
 
 def options() -> argparse.ArgumentParser:
     """Return the options of every source, each of which sets ``read``: it returns the Conversion that they ask for."""
     rows, source = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
-    rows.add_argument("--name", help="data_source of the rows (default: of the subcommand)")
-    rows.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet")
+    rows.add_argument("--name", help="data_source of the rows (default: verl's own rows keep theirs)")
+    rows.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet (default: 0.05)")
     rows.add_argument(
         "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
     )
     source.add_argument("--split", default="train", help="split of a hub data set (default: train)")
     source.add_argument("--config", help="configuration of a hub data set that has several")
+    source.add_argument(
+        "--keep", type=_names, default=(), metavar="NAME,...", help="columns that extra_info gets, for your reward"
+    )
     parser = argparse.ArgumentParser(prog="online-refiner prepare", description="Write training data in verl's schema.")
     subparsers = parser.add_subparsers(required=True, metavar="SOURCE")
 
@@ -98,8 +104,11 @@ def options() -> argparse.ArgumentParser:
     for name, (summary, data_source, build, others) in READ.items():
         one = add(name, summary, functools.partial(read, data_source, build, others), rows, source)
         one.add_argument("source", help=f"hub id, file ({files}), folder of such, or of APPS problems")
+        if name in ("rows", "math"):
+            _add_columns(one, build)
     one = add("gsm8k", "word problems with a number as their answer, as in GSM8K", read_gsm8k, rows, source)
     one.add_argument("source", nargs="?", help=f"hub id, file ({files}), or folder of such")
+    _add_columns(one, gsm8k_row)
     one.add_argument("--generated", type=int, metavar="N", help="instead: N problems of this format made here")
     one.add_argument("--seed", type=int, default=0, help="of the generated problems")
     one = add("reasoning-gym", "puzzles that reasoning-gym generates and scores", read_puzzles, rows)
@@ -113,6 +122,30 @@ def options() -> argparse.ArgumentParser:
         "--graded-by", choices=["puzzle", "math"], default="puzzle", help="reward.puzzle (default), or reward.math"
     )
     return parser
+
+
+def _add_columns(parser: argparse.ArgumentParser, build: Build) -> None:
+    """Add the options that name columns; they set ``columns``, keyword arguments of the function that makes rows."""
+    parser.add_argument(
+        "--question", type=_names, metavar="NAME,...", help="columns of the question, joined by blank lines"
+    )
+    parser.add_argument("--answer", metavar="NAME", help="column of the answer, as in target or labels.value")
+    if build is own_row:
+        parser.add_argument("--no-answers", action="store_true", help="the reward needs no answers")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _columns(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return keyword arguments for the function that makes rows; ValueError: both --answer and --no-answers."""
+    answer, no_answers = getattr(arguments, "answer", None), getattr(arguments, "no_answers", False)
+    if answer and no_answers:
+        raise ValueError(f"--answer {answer} and --no-answers: give one of them")
+    chosen: dict[str, Any] = {"question": getattr(arguments, "question", None)}
+    chosen["answer"] = (answer,) if answer else () if no_answers else None
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def screen_of(arguments: argparse.Namespace) -> Screen:
@@ -162,7 +195,8 @@ def read_puzzles(arguments: argparse.Namespace) -> Conversion:
 
 def read(name: str, build: Build, others: dict[str, Lines], arguments: argparse.Namespace) -> Conversion:
     """Read a source."""
-    return name, read_records(arguments.source, arguments.split, arguments.config), build, others
+    records = read_records(arguments.source, arguments.split, arguments.config)
+    return name, records, functools.partial(build, **_columns(arguments)), others
 
 
 def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:

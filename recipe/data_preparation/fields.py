@@ -1,10 +1,15 @@
 """What a record's columns hold: one definition of what is missing, and of what is text, for every reader of rows."""
 
 import json
+import math
 import re
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 Record = dict[str, Any]
+NAME_QUESTION = "name the columns of the question, as in --question context,question"
+NAME_ANSWER = "name the column of the answer, as in --answer target"
 
 ROLES = {
     **{role: role for role in ("system", "user", "assistant", "tool", "developer")},
@@ -14,6 +19,20 @@ ROLES = {
 """Names of who speaks, and what chat templates call them."""
 _CHAT = re.compile(r"""\s*(\[\s*\]\s*$|(array\()?[\[(]?\s*\{[^{}]*?["'](role|from|content)["']\s*:)""")
 """How messages begin that are written as text: as JSON, or as Python or numpy print them."""
+
+
+class TrackedRecord(dict[str, Any]):
+    """A record that remembers the columns which ``[]`` and ``given`` have read; iteration and ``get`` read none."""
+
+    def __init__(self, record: Record) -> None:
+        """Copy a record of which nothing has been read."""
+        super().__init__(record)
+        self.read: set[str] = set()
+
+    def __getitem__(self, column: str) -> Any:
+        """Return what a column holds, and remember that it was read."""
+        self.read.add(column)
+        return super().__getitem__(column)
 
 
 class Dropped(Exception):
@@ -31,23 +50,90 @@ class Dropped(Exception):
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a column holds nothing: null, or a text, list or object without content. 0 and false are values."""
+    """Whether a value is null, no finite number, or a text, list or object without content. 0 and false are values."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, (list, tuple, dict)):
         return all(map(is_missing, value))
-    return value is None or value != value  # tables write "not a number" for null
+    return value is None or _is_no_number(value)  # tables write "not a number" for null
+
+
+def _is_no_number(value: Any) -> bool:
+    """Whether a value, or one within it, is a number that is not finite."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_is_no_number, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, Decimal):
+        return not value.is_finite()
+    return not math.isfinite(value) if isinstance(value, float) else bool(value != value)  # a time may be none
+
+
+def column_of(record: Record, name: str) -> str | None:
+    """Return the column of this name that holds something, or None; case and surrounding blanks do not count.
+
+    Raises:
+        Dropped: ``ambiguous columns``: several columns have this name, none has it exactly, and they differ.
+    """
+    folded = name.strip().casefold()
+    columns = [column for column in record if column.strip().casefold() == folded]
+    columns = [column for column in columns if not is_missing(record.get(column))]
+    if name in columns or not columns:
+        return name if columns else None
+    if any(record.get(column) != record.get(columns[0]) for column in columns):
+        raise Dropped("ambiguous columns", f"{', '.join(map(repr, columns))} all mean {name}: rename all but one")
+    return columns[0]
 
 
 def given(record: Record, *names: str) -> Any:
-    """Return what the first of these columns that holds something holds, or None; the case of names does not count."""
-    columns = {name.casefold(): value for name, value in record.items() if not is_missing(value)}
-    return next((columns[name] for name in names if name in columns), None)
+    """Return what the first of these columns that holds something holds, or None.
+
+    A name such as ``reward_model.ground_truth`` is that of a value within an object, if no column has that name.
+    """
+    for name in names:
+        if (column := column_of(record, name)) is not None:
+            return record[column]
+        outer, _, inner = name.partition(".")
+        if inner and (column := column_of(record, outer)) is not None:
+            value = given(record[column], inner) if isinstance(record.get(column), dict) else None
+            if value is not None:
+                return value
+    return None
 
 
-def wanted(record: Record, reason: str, *names: str) -> Dropped:
+def wanted(record: Record, reason: str, *names: str, remedy: str = "") -> Dropped:
     """Return that a record has none of these columns, or nothing in them."""
-    return Dropped(reason, f"give a column {' or '.join(names)}; there are {', '.join(map(str, record)) or 'none'}")
+    there = ", ".join(map(_shown, record)) or "none"
+    return Dropped(reason, f"give a column {' or '.join(names)}; there are {there}{remedy and f'; {remedy}'}")
+
+
+def _shown(column: str) -> str:
+    return column if column == column.strip() != "" else repr(column)
+
+
+def answer_in(record: Record, *names: str) -> Any:
+    """Return what the first of these columns that holds something holds, or None.
+
+    Raises:
+        Dropped: ``no answer``: a number within it is not finite.
+    """
+    value = given(record, *names)
+    if _is_no_number(value):
+        raise Dropped("no answer", f"{str(value)[:80]} holds a number that is not finite: give a number or null")
+    return value
+
+
+def asked_in(record: Record, chosen: Sequence[str], *names: str) -> Any:
+    """Return what the chosen columns ask together, or, if none are chosen, what the first of the names asks.
+
+    Raises:
+        Dropped: ``no question``: one of several chosen columns holds neither text nor a number.
+    """
+    if len(chosen) < 2:
+        return given(record, *(chosen or names))
+    for name in chosen:
+        if not isinstance(value := given(record, name), str | int | float | None):
+            what = f"column {name} holds {type(value).__name__}, and --question joins columns of text"
+            raise Dropped("no question", f"{what}: write it into the question's text")
+    return "\n\n".join(filter(None, (text_in(record, name) for name in chosen)))
 
 
 def text_in(record: Record, *names: str) -> str:
@@ -56,15 +142,20 @@ def text_in(record: Record, *names: str) -> str:
     return str(value).strip() if isinstance(value, (str, int, float)) else ""
 
 
-def question_in(record: Record, *names: str) -> str:
+def question_in(record: Record, *names: str, chosen: Sequence[str] = ()) -> str:
     """Return the question that one of these columns asks, as text or as the only message of a chat.
+
+    Args:
+        record: Where to look.
+        names: Columns, of which the first that holds something counts.
+        chosen: The columns that ask together, in place of these.
 
     Raises:
         Dropped: ``no question``.
     """
-    value = given(record, *names)
-    if value is None:
-        raise wanted(record, "no question", *names)
+    value = asked_in(record, chosen, *names)
+    if is_missing(value):
+        raise wanted(record, "no question", *(chosen or names), remedy=NAME_QUESTION)
     messages = messages_in(value, "no question")
     if len(messages) != 1:
         raise Dropped("no question", f"it is a chat of {len(messages)} messages: give one of the user")

@@ -10,8 +10,18 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from recipe.data_preparation.fields import Dropped, Record, given, is_missing, question_in, text_in, wanted
-from recipe.data_preparation.rows import Row
+from recipe.data_preparation.fields import (
+    NAME_ANSWER,
+    Dropped,
+    Record,
+    answer_in,
+    is_missing,
+    messages_in,
+    question_in,
+    text_in,
+    wanted,
+)
+from recipe.data_preparation.rows import VERLS_ANSWER, Row, is_verls
 from reward.grading import Graded, require
 from reward.judge import JudgeLostError, UnjudgeableError
 from reward.judge.math_forms import clean
@@ -28,7 +38,7 @@ PUZZLE_FORMAT = "Give the final answer between <answer> and </answer>."
 
 QUESTION = ("problem", "question", "prompt", "query")
 SOLUTION = ("solution", "generated_solution")
-ANSWER = ("answer", "final_answer", "expected_answer")
+ANSWER = ("answer", "final_answer", "expected_answer", VERLS_ANSWER)
 """Columns of such data sets; of each line the first that holds something counts."""
 MAX_EXPONENT = 300
 MAX_GENERATED = 10_000
@@ -42,26 +52,49 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _UNKNOWN = re.compile(r"(?<![a-zA-Z\\])[a-z]{3,}(?=\((?!s\)))")  # a function, which math-verify takes for a product
 
 
-def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH_FORMAT) -> Row:
+def math_row(
+    record: Record,
+    index: int,
+    name: str,
+    *,
+    answer_format: str = MATH_FORMAT,
+    question: Sequence[str] = (),
+    answer: Sequence[str] = ANSWER,
+) -> Row:
     r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
+
+    The prompt of a row in verl's schema stays as it is: it says how to answer.
+
+    Args:
+        record: It has one of ``QUESTION`` and one of ``ANSWER`` or ``SOLUTION``.
+        index: Its position in the source.
+        name: ``data_source`` of the row.
+        answer_format: What the prompt says after the question.
+        question: The columns that ask, in place of ``QUESTION``.
+        answer: The column of the answer, in place of ``ANSWER`` and ``SOLUTION``.
 
     Raises:
         Dropped: ``no question``, ``no answer``, ``answer not gradable`` (no answer would get 1) or ``not tried``.
     """
-    text = question_in(record, *QUESTION)
-    steps, answer = text_in(record, *SOLUTION), given(record, *ANSWER)
-    if answer is None:
-        answer = find_marked(steps)
-    elif not steps and isinstance(answer, str) and find_marked(answer) is not None:
-        steps = answer.strip()
-    label = "" if is_missing(answer) else label_of(answer)
+    if is_verls(record) and not question:
+        prompt = messages_in(record["prompt"], "no question")
+        text = text_in(record, "extra_info.question") or "\n".join(message["content"] for message in prompt)
+    else:
+        text = question_in(record, *QUESTION, chosen=question)
+        prompt = [{"role": "user", "content": f"{text} {answer_format}"}]
+    steps, right = text_in(record, *SOLUTION), answer_in(record, *answer)
+    if right is None and answer is ANSWER:
+        right = find_marked(steps)
+    elif not steps and isinstance(right, str) and find_marked(right) is not None:
+        steps = right.strip()
+    label = "" if is_missing(right) else label_of(right)
     if not label:
-        raise wanted(record, "no answer", *ANSWER, "solution (with a mark)")
-    problem_id = text_in(record, "unique_id", "problem_id") or f"{name}/{index}"
+        raise wanted(record, "no answer", *answer, "solution (with a mark)", remedy=NAME_ANSWER)
+    problem_id = text_in(record, "unique_id", "problem_id", "extra_info.problem_id") or f"{name}/{index}"
     compared_as = _check_label(label, problem_id)
     return {
         "data_source": name,
-        "prompt": [{"role": "user", "content": f"{text} {answer_format}"}],
+        "prompt": prompt,
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": label},
         "extra_info": {
@@ -168,7 +201,7 @@ def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle")
     return {
         "data_source": f"{name}/{task}",
         "prompt": [{"role": "user", "content": prompt}],
-        "ability": "reasoning",
+        "ability": "math" if graded_by == "math" else "reasoning",
         "reward_model": {"style": "rule", "ground_truth": ground_truth},
         "extra_info": {"problem_id": problem_id, "difficulty": task, "index": index, "solution": answer},
     }
@@ -232,4 +265,4 @@ def _check_own_answer(problem: Graded, response: str, why: str = "") -> None:
     if score.score is None:
         raise Dropped("answer not tried", score.detail)
     if score.outcome != "pass":
-        raise Dropped("answer not gradable", why or f"{score.outcome}: {score.detail}")
+        raise Dropped("answer not gradable", why or f"{response[:80]}: {score.outcome}: {score.detail}")

@@ -3,10 +3,23 @@
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
+from recipe.data_preparation.fields import (
+    NAME_ANSWER,
+    NAME_QUESTION,
+    Dropped,
+    Record,
+    answer_in,
+    asked_in,
+    given,
+    is_missing,
+    messages_in,
+    question_in,
+    text_in,
+    wanted,
+)
 from reward.judge import JudgeLostError
 from reward.math import MathProblem
 from reward.problem import Problem
@@ -108,31 +121,47 @@ def _instruction_in(record: Record) -> str:
     return "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
 
 
-ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label")
+VERLS_ANSWER = "reward_model.ground_truth"
+ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label", VERLS_ANSWER)
 """Columns that say what is right, the first of which that holds something counts."""
 
 
-def own_row(record: Record, index: int, name: str) -> Row:
+def is_verls(record: Record) -> bool:
+    """Whether a record is a row in verl's schema: its prompt is a chat, and it says how the answer is rewarded."""
+    return isinstance(record.get("prompt"), list) and isinstance(record.get("reward_model"), dict)
+
+
+def own_row(
+    record: Record, index: int, name: str, *, question: Sequence[str] = (), answer: Sequence[str] = ANSWER
+) -> Row:
     """Build a row for a reward of one's own, which gets the answer as text: of a list or an object its JSON.
 
-    It has ``QUESTION`` or ``instruction`` (with an ``input`` where there is one) or ``messages``, and one of
-    ``ANSWER``, unless the reward needs none.
+    Args:
+        record: It has ``QUESTION`` or ``instruction`` (with an ``input`` where there is one) or ``messages``.
+        index: Its position in the source.
+        name: ``data_source`` of the row.
+        question: The columns that ask, in place of these.
+        answer: Columns of the answer, of which the first that holds something counts; none if the reward needs none.
 
     Raises:
-        Dropped: ``no question``, or ``no answer`` where the column for it is empty.
+        Dropped: ``no question`` or ``no answer``.
     """
-    value = given(record, *QUESTION) or _instruction_in(record) or given(record, "messages")
-    answer = given(record, *ANSWER)
+    value = asked_in(record, question, *QUESTION)
+    if not question:
+        value = value or _instruction_in(record) or given(record, "messages")
     if not value:
-        raise wanted(record, "no question", *QUESTION, "instruction", "messages")
-    if answer is None and {str(column).casefold() for column in record} & set(ANSWER):
-        raise Dropped("no answer")
-    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+        names = question or (*QUESTION, "instruction", "messages")
+        raise wanted(record, "no question", *names, remedy=NAME_QUESTION)
+    right = answer_in(record, *answer)
+    if right is None and answer:
+        remedy = f"{NAME_ANSWER}, or set --no-answers if your reward needs none"
+        raise wanted(record, "no answer", *answer, remedy=remedy)
+    text = right if isinstance(right, str) else json.dumps(right, ensure_ascii=False, default=str)
     return {
         "data_source": name,
         "prompt": messages_in(value, "no question"),
         "ability": "own",
-        "reward_model": {"style": "rule", "ground_truth": "" if answer is None else text},
+        "reward_model": {"style": "rule", "ground_truth": "" if right is None else text},
         "extra_info": {"index": index},
     }
 
@@ -199,14 +228,44 @@ def identity_of(text: str) -> int:
 def _asked(row: Row) -> list[str]:
     """Return a row's question, without what all prompts of a source say, or its whole chat and then each message."""
     said = [message["content"] for message in row["prompt"]]
-    question = row["extra_info"].get("question")
+    question = row["extra_info"].get("question") if row["ability"] in ("math", "code") else None  # else the record's
     return [question] if question else ["\n".join(said), *said]
 
 
-def _is_same(first: str | None, second: str | None) -> bool:
-    if first is None or second is None or first == second:
+def _agree(first: Row, second: Row) -> bool:
+    """Whether the labels of two rows with the same question can both be right."""
+    labels = [row["reward_model"]["ground_truth"] for row in (first, second)]
+    kind = second["ability"]
+    if labels[0] == labels[1] or kind not in _AGREE:
         return True
+    return _AGREE[kind](*labels)
+
+
+def _same_text(first: str, second: str) -> bool:
+    return first.split() == second.split()
+
+
+def _same_number(first: str, second: str) -> bool:
     return MathProblem.from_answer(first, problem_id="").score(f"\\boxed{{{second}}}").outcome == "pass"
+
+
+def _same_outputs(first: str, second: str) -> bool:
+    outputs, others = _outputs(json.loads(first)), _outputs(json.loads(second))
+    return all(outputs[given] == others[given] for given in outputs.keys() & others.keys())
+
+
+def _outputs(tests: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is expected of each input, both as comparable text; test code has no inputs."""
+    pairs = zip(tests.get("inputs", ()), tests.get("outputs", ()), strict=True)
+    return {" ".join(json.dumps(given).split()): " ".join(json.dumps(right).split()) for given, right in pairs}
+
+
+_AGREE: dict[str, Callable[[str, str], bool]] = {
+    "math": _same_number,
+    "own": _same_text,
+    "code": _same_outputs,
+}
+"""Whether two labels of one question agree, by ``ability``; a puzzle may have several answers."""
 
 
 def contradiction(row: Row) -> Dropped:
@@ -228,30 +287,27 @@ class Screen:
     def __init__(self, benchmarks: Iterable[str]) -> None:
         """Index the benchmarks."""
         self.benchmark_parts = {part for text in benchmarks for part in self._parts(text)}
-        self._labels: dict[int, str | None] = {}
-        self._contradicted: set[int] = set()
+        self._first: dict[int, Row] = {}
+        self.contradicted: set[int] = set()
+        """Identities of questions that have several labels; those of rows that were kept may be among them."""
 
-    def check(self, row: Row) -> None:
-        """Check one row.
+    def check(self, row: Row) -> int:
+        """Check one row, and return the identity of its question.
 
         Raises:
             Dropped: ``duplicate``, ``contradictory labels`` or ``overlaps with a benchmark``.
         """
         texts = _asked(row)
         identity = identity_of(texts[0])
-        label = row["reward_model"]["ground_truth"] if row["ability"] == "math" else None
-        if identity in self._labels:
-            if identity in self._contradicted or not _is_same(self._labels[identity], label):
-                self._contradicted.add(identity)
+        if identity in self._first:
+            if identity in self.contradicted or not _agree(self._first[identity], row):
+                self.contradicted.add(identity)
                 raise contradiction(row)
             raise Dropped("duplicate")
-        self._labels[identity] = label
+        self._first[identity] = row
         if any(not self.benchmark_parts.isdisjoint(self._parts(text)) for text in texts):
             raise Dropped("overlaps with a benchmark")
-
-    def is_contradicted(self, row: Row) -> bool:
-        """Whether a row that was kept has, as a later one showed, one of several labels of its question."""
-        return identity_of(_asked(row)[0]) in self._contradicted
+        return identity
 
     def _parts(self, text: str) -> set[int]:
         """Return a text's runs of so many words; a shorter one counts whole."""

@@ -2,12 +2,14 @@
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
+from recipe.data_preparation.cache import wrong_with_cache
 from recipe.data_preparation.fields import Record
 from reward.problem import read_json
 
@@ -38,7 +40,9 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
             is_empty = False
             yield record
     except Exception as error:  # each format's package has errors of its own
-        raise ValueError(str(error) if source in str(error) else f"{source}: {error.__cause__ or error}") from error
+        said = str(error) if source in str(error) else f"{source}: {error.__cause__ or error}"
+        wrong = wrong_with_cache() if isinstance(error.__cause__ or error, OSError) else None
+        raise ValueError(f"{source}: {wrong}" if wrong else said) from error
     if is_empty:
         raise ValueError(f"{source}: no record in it")
 
@@ -47,9 +51,13 @@ def _records(path: Path, source: str, split: str, config: str | None) -> Iterato
     kind = _kind_of(path)
     if problems := sorted((*path.glob(f"{split}/*/question.txt"), *path.glob("*/question.txt"))):
         yield from map(_apps_problem, (problem.parent for problem in problems))
-    elif not path.is_file() or kind in (".parquet", ".arrow"):
-        yield from _with_short_floats(_dataset(path, source, split, config))
-    elif kind in FILES:
+    elif path.is_file() and path.suffix.lower() in (".parquet", ".arrow"):
+        yield from _table_file(path)
+    elif not path.is_file():
+        dataset = _dataset(path, source, split, config)
+        schema = dataset.features.arrow_schema if dataset.features else ()
+        yield from _with_short_floats(dataset, schema)
+    elif kind in FILES and kind not in (".parquet", ".arrow"):
         with fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer", newline="") as file:
             yield from _json_lines(file, path) if kind.startswith(".json") else _table(file, path, kind)
     else:
@@ -65,25 +73,47 @@ def _dataset(path: Path, source: str, split: str, config: str | None) -> Any:
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it raises as well
 
-    if path.is_file():
-        return datasets.load_dataset(path.suffix[1:], data_files=str(path), split="train", streaming=True)
     if not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
         if path.is_dir() and not any(_kind_of(file) in FILES for file in (*path.glob("*"), *path.glob("*/*"))):
             # datasets would look through all folders below
             raise ValueError(f"{path}: no data file ({', '.join(FILES)}) in it, nor a folder with a question.txt")
         name = str(path.absolute()) if path.is_dir() else source
-        return datasets.load_dataset(name, config, split=split, streaming=True)
+        dataset = datasets.load_dataset(name, config, split=split, streaming=True)
+        return dataset.decode(False) if dataset.features else dataset  # pictures are refused, not read
     saved = datasets.load_from_disk(path)
     if isinstance(saved, dict) and split not in saved:
         raise ValueError(f"no split {split} in it: set --split to one of {', '.join(saved)}")
-    return saved[split] if isinstance(saved, dict) else saved
+    return (saved[split] if isinstance(saved, dict) else saved).to_iterable_dataset().decode(False)
 
 
-def _with_short_floats(dataset: Any) -> Iterator[Record]:
+def _table_file(path: Path) -> Iterator[Record]:
+    """Yield the rows of a file of Apache Arrow's, batch by batch, without a cache."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.stat().st_size:
+        raise ValueError("the file is empty")
+    if path.suffix.lower() == ".parquet":
+        with pq.ParquetFile(path) as file:
+            records = (record for batch in file.iter_batches(batch_size=1000) for record in batch.to_pylist())
+            yield from _with_short_floats(records, file.schema_arrow)
+        return
+    with pa.memory_map(str(path)) as memory:
+        try:
+            batches: Any = pa.ipc.open_stream(memory)
+        except pa.ArrowInvalid:  # the other of its two formats
+            opened = pa.ipc.open_file(memory)
+            batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
+            schema = opened.schema
+        else:
+            schema = batches.schema
+        yield from _with_short_floats((record for batch in batches for record in batch.to_pylist()), schema)
+
+
+def _with_short_floats(records: Iterable[Record], schema: Any) -> Iterator[Record]:
     """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
-    schema = dataset.features.arrow_schema if dataset.features else ()
     short = {field.name: field.type.to_pandas_dtype() for field in schema if str(field.type) in ("float", "halffloat")}
-    for record in dataset:
+    for record in records:
         shorter = {name: float(str(kind(record[name]))) for name, kind in short.items() if record[name] is not None}
         yield {**record, **shorter}
 
@@ -105,11 +135,13 @@ def _table(file: Iterable[str], path: Path, kind: str) -> Iterator[Record]:
     csv.field_size_limit(sys.maxsize)
     rows = csv.DictReader(file, dialect="excel-tab" if kind == ".tsv" else "excel", strict=True)
     try:
+        if twice := [name for name, number in Counter(rows.fieldnames or ()).items() if number > 1]:
+            raise ValueError(f"{path}: several columns are named {', '.join(twice)}: rename all but one")
         for row in rows:
             if any(row.pop(None, [])):
                 what = "more cells than columns: put quotes around a cell with a separator"
                 raise ValueError(f"{path} line {rows.line_num}: {what}")
-            yield row
+            yield {name: None if value in ("NaN", "nan") else value for name, value in row.items()}
     except csv.Error as error:
         raise ValueError(f"{path}, the row behind line {rows.line_num}: {error}") from error
 

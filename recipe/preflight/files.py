@@ -18,6 +18,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
+from recipe.data_preparation.cache import wrong_with_cache
 from recipe.preflight.rules import is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
@@ -156,4 +157,6 @@ class Files:
             if Path(file).is_file() and (signs := set("[]*?").intersection(file)):
                 said = f"{file} has {' and '.join(sorted(signs))} in its name, which datasets takes for a pattern"
                 raise ValueError(f"data.{key}: {said}; rename it") from error
-            raise ValueError(f"data.{key}: {file} is empty or cannot be read: {one_line(error)}") from error
+            wrong = wrong_with_cache() if isinstance(error.__cause__ or error, OSError) else None
+            said = wrong or f"{file} is empty or cannot be read: {one_line(error)}"
+            raise ValueError(f"data.{key}: {said}") from error

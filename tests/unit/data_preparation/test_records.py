@@ -478,7 +478,6 @@ def test_every_problem_has_an_id_of_its_own(tmp_path: Path) -> None:
         ({"Question": "How many?", "Answer": "4 cm "}, "4 cm "),
         ({"prompt": [USER], "label": {"ä": [1], "on": date(2020, 1, 2)}}, '{"ä": [1], "on": "2020-01-02"}'),
         ({"instruction": "How many?", "expected_answer": 0}, "0"),
-        ({"question": "How many?"}, ""),
     ],
 )
 def test_a_row_for_a_reward_of_ones_own_has_the_answer_as_text(record: Row, expected: str) -> None:

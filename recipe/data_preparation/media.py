@@ -1,0 +1,68 @@
+"""Questions that need a picture, a film or a sound, which the rows written here cannot hold."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from recipe.data_preparation.fields import Dropped, Record, is_missing
+
+_NAME = re.compile(
+    r"(?:\w+_)?(?:image|img|picture|photo|pixel_value|video|audio)s?(?:_?(?:path|file|filename|url|byte|base64|\d+)s?)?",
+    re.I,
+)
+"""Names of columns, as in decoded_image, image_7, video_path."""
+_MARK = re.compile(r"<(image|video|audio)(?:[ _]?\d+)?>(?!.*</\1>)", re.S)
+"""Where a picture stands in a text, as in ``<image>``; ``<video>`` with its end is HTML."""
+_LINK = re.compile(r"!\[[^\]]*\]\(|<img\s[^>]*src|\\includegraphics\b")
+_FILE = re.compile(
+    r"\S+\.(?:png|jpe?g|gif|webp|bmp|svg|mp4|webm|avi|mov|mkv|wav|mp3|flac|ogg)|data:(?:image|video|audio)/\S+", re.I
+)
+_PARTS = ({"bytes", "path"}, {"array", "sampling_rate", "path"}, {"array", "sampling_rate"})
+"""Keys of a picture, film or sound in a table of datasets'."""
+
+
+def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links: bool) -> None:
+    r"""Refuse a record whose question needs what is no text.
+
+    Args:
+        record: The record, whose columns may hold pictures.
+        prompt: The row's messages, which may say where a picture stands.
+        with_links: Whether a link to a picture (``![](a.png)``, ``<img src=``, ``\includegraphics``) counts; a task
+            for a program, or a chat, may be about such text.
+
+    Raises:
+        Dropped: ``not text alone``.
+    """
+    for column, value in record.items():
+        is_left = column not in getattr(record, "read", ())  # an answer may be the name of a file
+        if (
+            _is_media(value)
+            or (_NAME.fullmatch(column.strip()) and _is_reference(value))
+            or is_left
+            and _is_file(value)
+        ):
+            what = f"column {column} holds a picture, film, sound or other bytes"
+            raise Dropped("not text alone", f"{what}, and rows are text: remove it if the question does not need it")
+    for message in prompt:
+        found = _MARK.search(message["content"]) or (_LINK.search(message["content"]) if with_links else None)
+        if found:
+            raise Dropped("not text alone", f"the question shows a picture, film or sound: {found[0][:60]}")
+
+
+def _is_reference(value: Any) -> bool:
+    """Whether a value may name or hold a picture: numbers count them or say whether there is one."""
+    return not is_missing(value) and not isinstance(value, (bool, int, float))
+
+
+def _is_file(value: Any) -> bool:
+    """Whether a text, or one of a list, is the name of a picture's file, or a picture as text."""
+    texts = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(text, str) and _FILE.fullmatch(text.strip()) is not None for text in texts)
+
+
+def _is_media(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_media, value))
+    if isinstance(value, dict):
+        return (value.keys() in _PARTS and not is_missing(value)) or any(map(_is_media, value.values()))
+    return isinstance(value, (bytes, bytearray)) or type(value).__module__.partition(".")[0] in ("PIL", "torchcodec")
