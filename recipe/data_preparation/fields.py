@@ -54,7 +54,7 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, (list, tuple, dict)):
-        return all(map(is_missing, value))
+        return all(map(is_missing, value.values() if isinstance(value, dict) else value))
     return value is None or _is_no_number(value)  # tables write "not a number" for null
 
 

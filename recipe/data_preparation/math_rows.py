@@ -76,12 +76,7 @@ def math_row(
     Raises:
         Dropped: ``no question``, ``no answer``, ``answer not gradable`` (no answer would get 1) or ``not tried``.
     """
-    if is_verls(record) and not question:
-        prompt = messages_in(record["prompt"], "no question")
-        text = text_in(record, "extra_info.question") or "\n".join(message["content"] for message in prompt)
-    else:
-        text = question_in(record, *QUESTION, chosen=question)
-        prompt = [{"role": "user", "content": f"{text} {answer_format}"}]
+    text, prompt = _asked(record, question, answer_format)
     steps, right = text_in(record, *SOLUTION), answer_in(record, *answer)
     if right is None and answer is ANSWER:
         right = find_marked(steps)
@@ -106,6 +101,15 @@ def math_row(
             "compared_as": compared_as,
         },
     }
+
+
+def _asked(record: Record, question: Sequence[str], answer_format: str) -> tuple[str, list[dict[str, str]]]:
+    """Return the question, and the prompt that asks it."""
+    if is_verls(record) and not question:
+        prompt = messages_in(record["prompt"], "no question")
+        return text_in(record, "extra_info.question") or "\n".join(message["content"] for message in prompt), prompt
+    text = question_in(record, *QUESTION, chosen=question)
+    return text, [{"role": "user", "content": f"{text} {answer_format}"}]
 
 
 gsm8k_row = partial(math_row, answer_format=GSM8K_FORMAT)

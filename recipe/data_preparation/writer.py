@@ -123,8 +123,6 @@ def convert(
     Raises:
         ValueError: If nothing is left, a column to keep does not exist, or parquet cannot hold one.
     """
-    import pyarrow.parquet as pq
-
     card = Card(source=name)
     rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
     lines: dict[str, list[str]] = {file: [] for file in extra}
@@ -144,17 +142,24 @@ def convert(
     if unknown := [column for column in keep if all(is_missing(info.get(column)) for info in infos)]:
         there = ", ".join(card.columns)
         raise ValueError(f"--keep {','.join(unknown)}: no such column, or nothing in it; there are {there}")
+    card.kept.update({split: len(kept) for split, kept in rows.items()})
+    _write(output, rows, {**lines, "card.md": [card.text()]})
+    return card
+
+
+def _write(output: Path, rows: Mapping[str, Sequence[Row]], lines: Mapping[str, Sequence[str]]) -> None:
+    """Write the rows of each split and the lines of each file; nothing if parquet cannot hold the rows."""
+    import pyarrow.parquet as pq
+
     tables = {split: _table_of(kept) for split, kept in rows.items() if kept}
     output.mkdir(parents=True, exist_ok=True)
-    for split, kept in rows.items():
-        card.kept[split], path = len(kept), output / f"{split}.parquet"
+    for split in rows:
+        path = output / f"{split}.parquet"
         path.unlink(missing_ok=True)  # an earlier conversion's, whose rows may be in the other file now
         if split in tables:
             pq.write_table(tables[split], path)
     for file, texts in lines.items():
         (output / file).write_text("".join(texts), encoding="utf-8")
-    (output / "card.md").write_text(card.text(), encoding="utf-8")
-    return card
 
 
 def _rows_of(
