@@ -25,7 +25,7 @@ Row = dict[str, Any]
 ASKED = [f"What is {n} plus {n}?" for n in range(4)]
 
 
-def table(asked: str = "question", **columns: Any) -> list[Row]:
+def table(asked: str = "question", /, **columns: Any) -> list[Row]:
     """Return records that ask ``ASKED``; a column is one value for all, or made of the record's number."""
     values = [{name: of(n) if callable(of) else of for name, of in columns.items()} for n in range(len(ASKED))]
     return [{asked: text, **value} for text, value in zip(ASKED, values, strict=True)]
@@ -35,7 +35,7 @@ def right(n: int) -> str:
     return str(2 * n)
 
 
-VERLS = [
+VERLS: list[Row] = [
     {
         "data_source": "their/task",
         "prompt": [{"role": "user", "content": f"{text} End with 'Answer: ' and a number."}],
