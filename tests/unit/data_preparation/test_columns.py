@@ -334,7 +334,7 @@ def test_files_of_arrow(form: str, tmp_path: Path) -> None:
     assert result.stdout.startswith("4 records: 4 train"), result.stderr
 
 
-@pytest.mark.parametrize("answer", ["<b>4</b>", r"\frac{1", "4 \\to"])
+@pytest.mark.parametrize("answer", ["<b>4</b>", "Room 12"])
 def test_the_card_names_a_label_that_cannot_be_read(answer: str) -> None:
     with pytest.raises(Dropped) as caught:
         math_row({"question": "How many?", "answer": answer}, 0, "m")
