@@ -56,7 +56,7 @@ def clean(answer: str) -> str:
     """Return an answer as LaTeX in one notation, without what marks it as an answer.
 
     Raises:
-        TooDeepError: the answer is nested too deeply.
+        UnreadableError: the answer is nested too deeply.
     """
     text = written(form_of(answer))
     for pattern, instead in _PATTERNS:

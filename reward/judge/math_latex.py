@@ -99,21 +99,22 @@ _BOLD = (
 )  # fmt: skip
 """Markdown's marks of bold text, and Python's sign of a power."""
 _REPEATING = re.compile("(?:\\d[\u0304-\u0307])+")
+_OPENED, _CLOSED = re.compile(r"(?<!\\)\{"), re.compile(r"(?<!\\)\}")
 _DEEPER = re.compile(r"[(\[{]|\\begin(?![a-zA-Z])|([)\]}]|\\end(?![a-zA-Z]))")
 
 
-class TooDeepError(ValueError):
-    """The brackets or environments of an answer are nested more deeply than MAX_DEPTH."""
+class UnreadableError(ValueError):
+    """The brackets or environments of an answer are nested more deeply than MAX_DEPTH, or a brace is never closed."""
 
 
 def read(text: str) -> Nodes:
     """Return the tree of an answer.
 
     Raises:
-        TooDeepError: the answer is nested too deeply.
+        UnreadableError: the answer is nested too deeply, or it was cut off within a brace.
     """
-    if depth(text) > MAX_DEPTH:
-        raise TooDeepError
+    if depth(text) > MAX_DEPTH or len(_OPENED.findall(text)) > len(_CLOSED.findall(text)):
+        raise UnreadableError
     text = _in_latex(text)
     for pattern, written in _BOLD:
         text = pattern.sub(written, text)

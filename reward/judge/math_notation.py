@@ -33,7 +33,7 @@ def notation_of(text: str) -> Nodes:
     """Return the tree of an answer in one notation.
 
     Raises:
-        TooDeepError: the answer is nested too deeply.
+        UnreadableError: the answer is nested too deeply.
     """
     return rewritten(read(text))
 

@@ -58,7 +58,6 @@ SIZES = {
     "an expression that is long to simplify": "\\boxed{(\\sin x+\\cos y+z)^{40}/(x+y)^{39}-(x-y)^{41}}",
 }  # fmt: skip
 TEXTS = {
-    "other digits": "\\boxed{\uff14}",
     "right to left": "\\boxed{\u202e4\u202c5}",
     "nothing wide": "\\boxed{\u200b}",
     "half a character": "\\boxed{\ud800}",
