@@ -13,6 +13,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.checkpoint.checkpoint_manager import get_checkpoint_tracker_filename
 
+from recipe.online_refiner.budget import BUDGET_FILE
+from recipe.online_refiner.constraints.eta import ETA_FILE
 from recipe.preflight.files import one_line
 from recipe.preflight.rules import Run, has_critic, rule
 from recipe.preflight.weights import find_weights, model_shapes, wrong_with_torch_file
@@ -228,7 +230,8 @@ def _wrong_with_rest(folder: Path) -> str | None:
     if (data := folder / "data.pt").exists() and (wrong := wrong_with_torch_file(data)):
         return wrong
     queue = folder / "transfer_queue"
-    for path in [*folder.glob("*.json"), *queue.glob("*.json")]:
+    own = [path for path in (folder / ETA_FILE, folder / BUDGET_FILE) if path.exists()]
+    for path in [*own, *queue.glob("*.json")]:
         try:
             json.loads(path.read_text())
         except ValueError as error:

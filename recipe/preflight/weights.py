@@ -73,7 +73,7 @@ def _shards(index: Path) -> dict[Path, list[str]]:
     try:
         shards: dict[Path, list[str]] = {}
         for tensor, shard in json.loads(index.read_text())["weight_map"].items():
-            shards.setdefault(index.with_name(shard), []).append(tensor)
+            shards.setdefault(index.parent / shard, []).append(tensor)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index} is no index of shards: {one_line(error)}") from error
     return shards

@@ -73,14 +73,14 @@ async def awaited(answer: Awaitable[Any]) -> Any:
 
 def _call(function: Callable[..., Any], **arguments: Any) -> Any:
     try:
-        answer = function(**arguments)
-    except BaseException as error:
+        return _with_number(function(**arguments))
+    except BaseException as error:  # the function's own, or of a dict or a number of the user's class
         raise _harmless(error) from None
-    return _with_number(answer)
 
 
 async def _await(function: Callable[..., Any], **arguments: Any) -> Any:
-    return _with_number(await awaited(function(**arguments)))
+    answer = await awaited(function(**arguments))
+    return _call(lambda: answer)
 
 
 def _with_number(answer: Any) -> Any:

@@ -86,7 +86,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no actor": (lambda last: shutil.rmtree(last / "actor"), "no actor in it"),
     "the data loader is cut": (lambda last: cut(last / "data.pt"), "/data.pt is cut off"),
-    "the constraint's state is empty": (lambda last: (last / "eta.json").touch(), "/eta.json is cut off or empty"),
+    "the constraint's state is empty": (
+        lambda last: (last / "constraint.json").touch(),
+        "/constraint.json is cut off or empty",
+    ),
     "the queue's state is cut": (
         lambda last: [(last / "transfer_queue").mkdir(), (last / "transfer_queue" / "one.pkl").write_bytes(b"\x80")],
         "/one.pkl is cut off",
@@ -113,6 +116,11 @@ def test_the_latest_checkpoint_is_not_whole(config: DictConfig, saved: Path, kin
     config.trainer.resume_mode, config.trainer.resume_from_path = "resume_path", str(saved / "global_step_3")
     checked(config)
     config.trainer.resume_mode, config.trainer.resume_from_path = "disable", None
+    checked(config)
+
+
+def test_files_of_the_user_in_a_checkpoint_are_not_read(config: DictConfig, saved: Path) -> None:
+    (saved / "global_step_6" / "scores.json").write_text('{"a": 1}\n{"a": 2}\n')
     checked(config)
 
 

@@ -57,6 +57,15 @@ def shard(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
+def shard_below(folder: Path) -> None:
+    """Write the shards into a folder within the model's."""
+    shard(folder)
+    (folder / "parts").mkdir()
+    for path in folder.glob("model-*.safetensors"):
+        path.rename(folder / "parts" / path.name)
+    (folder / INDEX).write_text((folder / INDEX).read_text().replace('"model-', '"parts/model-'))
+
+
 def change(folder: Path, do: Callable[[dict[str, torch.Tensor]], object]) -> None:
     """Change the tensors of a model's file."""
     tensors = load_file(folder / FILE)
@@ -79,6 +88,7 @@ def cut(path: Path) -> None:
 WHOLE: dict[str, Callable[[Path], object]] = {
     "as it was saved": lambda folder: None,
     "shards": shard,
+    "shards in a folder below": shard_below,
     "a pickle": as_pickle,
     "a pickle of an old format": lambda folder: as_pickle(folder, _use_new_zipfile_serialization=False),
     "more tensors than the model has": lambda folder: change(

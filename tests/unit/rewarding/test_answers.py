@@ -121,6 +121,24 @@ def test_what_another_manager_raises_ends_no_loop() -> None:
         asyncio.run(awaited(fails()))
 
 
+class Ending(dict):
+    """A dict of the user's that ends the process when it is read."""
+
+    def __contains__(self, key: object) -> bool:
+        raise SystemExit(3)
+
+
+async def ending(**_: Any) -> Ending:
+    return Ending()
+
+
+@pytest.mark.parametrize("function", [Ending, ending])
+def test_an_answer_that_raises_when_it_is_read_ends_no_loop(function: Callable) -> None:
+    with pytest.raises(RewardFunctionError, match="SystemExit: 3"):
+        if (answer := checked(function)()) is not None:
+            asyncio.run(answer)
+
+
 @pytest.mark.parametrize("value", [math.nan, "1", None, [1.0], {"acc": 1.0}])
 def test_what_is_no_number_is_shown(value: Any) -> None:
     with pytest.raises(ValueError, match="the reward"):
