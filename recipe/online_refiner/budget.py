@@ -14,9 +14,6 @@ from pathlib import Path
 
 from recipe.online_refiner.pairs import SKIPPED, Pair, luck
 
-BUDGET_FILE = "refiner_budget.json"
-"""The file of a checkpoint that has what ``refiner.budget`` has learned."""
-
 logger = logging.getLogger(__name__)
 
 FORGET = 0.9

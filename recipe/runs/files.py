@@ -19,6 +19,10 @@ from typing import Any
 import fsspec
 from omegaconf import DictConfig, OmegaConf
 
+ETA_FILE = "constraint.json"
+"""The file of a checkpoint that has the state of an adaptive eta."""
+BUDGET_FILE = "refiner_budget.json"
+"""The file of a checkpoint that has what ``refiner.budget`` has learned."""
 SUFFIX = ".jsonl"
 UNDONE = "undone"
 TOKENS = "tokens"

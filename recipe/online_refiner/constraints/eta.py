@@ -7,9 +7,6 @@ from pathlib import Path
 
 from recipe.online_refiner.constraints.base import Constraint, Weighted
 
-ETA_FILE = "constraint.json"
-"""The file of a checkpoint that has the state of an adaptive eta."""
-
 logger = logging.getLogger(__name__)
 
 
