@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from reward.apps import Score, score_response
 from reward.grading import Graded
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
     """Problems by id; ValueError names the line of one that is malformed or occurs twice."""
     problems: dict[str, Problem | MathProblem] = {}
-    for where, row in _read_rows(path, "problem_id"):
+    for where, row in _read_rows(path, "--problems", "problem_id"):
         key = str(row["problem_id"])
         if key in problems:
             raise ValueError(f"{where}: problem_id {key} occurs twice: give every problem its own id")
@@ -80,7 +80,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
 def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any, str]]:
     """Solutions as (problem_id, response), in the file's order; ValueError names the line of a malformed one."""
     solutions = []
-    for where, row in _read_rows(path, "problem_id", "response"):
+    for where, row in _read_rows(path, "--solutions", "problem_id", "response"):
         if str(row["problem_id"]) not in problems:
             raise ValueError(f"{where}: unknown problem_id {row['problem_id']!r}: no problem has it")
         if not isinstance(row["response"], str):
@@ -89,9 +89,9 @@ def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any
     return solutions
 
 
-def _read_rows(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_rows(path: Path, option: str, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, object) for every line that is not blank; a file that ends in `.gz` is unpacked."""
-    with path.open("rb") as file:
+    with _opened(path, option) as file:
         lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         try:
             for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8-sig"), start=1):
@@ -105,6 +105,15 @@ def _read_rows(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield where, row
         except (EOFError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
+
+
+def _opened(path: Path, option: str) -> BinaryIO:
+    """Open a file; the ValueError of one that cannot be opened names the option that gave it."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        example = f"{option} {option.removeprefix('--')}.jsonl"
+        raise ValueError(f"{path}: {error.strerror}: give a file of JSON lines, as in {example}") from error
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -41,6 +41,8 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
             yield record
     except Exception as error:  # each format's package has errors of its own
         said = str(error) if source in str(error) else f"{source}: {error.__cause__ or error}"
+        if isinstance(error, UnicodeDecodeError):
+            said += f"; save it as UTF-8, as in `iconv -f LATIN1 -t UTF-8 {source} > new{_kind_of(path)}`"
         wrong = wrong_with_cache() if isinstance(error.__cause__ or error, OSError) else None
         raise ValueError(f"{source}: {wrong}" if wrong else said) from error
     if is_empty:

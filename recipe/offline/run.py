@@ -127,7 +127,7 @@ def read_data(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the rows of parquet files.
 
     Raises:
-        ValueError: If a file is none, or a row is not as it should be.
+        ValueError: If a file is missing or no parquet file, or a row does not have the schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -135,8 +135,14 @@ def read_data(files: Iterable[Path]) -> list[dict[str, Any]]:
     rows, form = list[dict[str, Any]](), TypeAdapter(list[Row])
     for file in files:
         try:
-            read = pq.read_table(file).to_pylist()
+            with file.open("rb") as opened:
+                read = pq.read_table(opened).to_pylist()
             form.validate_python(read)
+        except OSError as error:
+            example = "--data data/train.parquet"
+            raise ValueError(
+                f"--data {file}: {error.strerror or error}; give a parquet file, as in {example}"
+            ) from None
         except pa.ArrowInvalid:
             made = "`online-refiner prepare rows` makes one of CSV or JSON lines"
             raise ValueError(f"--data {file} is no parquet file; {made}") from None
@@ -219,12 +225,11 @@ def make_bench(arguments: argparse.Namespace, journal: Journal, *, has_engine: b
 
     An engine that begins with the seed of an earlier one would draw that one's answers once more.
     """
-    from transformers import AutoTokenizer
-
+    from recipe.preflight.files import read_tokenizer  # here: it imports Ray
     from refiner_worker.turn_end import read_turn_end
 
     reward = reward_of(arguments.reward)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    tokenizer = read_tokenizer(arguments.model, f"--model {arguments.model}")
     seed = arguments.seed + sum(map(len, journal.answers.values()))
     limits = arguments.max_model_len, seed, arguments.dtype
     return Bench(

@@ -25,6 +25,9 @@ FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
 
+SET_A_MODEL = "set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct"
+"""The end of an error about a model that is not there."""
+
 
 def wrong_with_extra_info(row: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a row's ``extra_info``, which verl reads as an object, if anything is."""
@@ -41,6 +44,26 @@ def one_line(error: BaseException) -> str:
         if said and isinstance(error, ValueError | AssertionError)
         else f"{type(error).__name__}: {said}".removesuffix(": ")
     )
+
+
+def read_tokenizer(path: str, named: str, *, trust_remote_code: bool = False) -> Any:
+    """Read the tokenizer of a model.
+
+    Args:
+        path: Folder, hub id, or a URL that verl copies.
+        named: The key or option with its value, for the error.
+        trust_remote_code: Whether code in the model's folder may run.
+
+    Raises:
+        ValueError: If there is no tokenizer, or its library cannot read it; one line that begins with ``named``.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(copy_to_local(path), trust_remote_code=trust_remote_code)
+    except Exception as error:  # a file that its library cannot read raises a plain Exception
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{named}: no tokenizer there ({said}); {SET_A_MODEL}") from error
 
 
 class Files:
@@ -79,14 +102,8 @@ class Files:
 
     def load_tokenizer(self, path: str, key: str) -> Any:
         """Read one as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
-        from transformers import AutoTokenizer
-
         model = self._config.actor_rollout_ref.model
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(copy_to_local(path), trust_remote_code=model.trust_remote_code)
-        except Exception as error:  # of a file that its library cannot read, a plain one
-            said = str(error).partition("\n")[0]
-            raise ValueError(f"{key}={path}: no tokenizer there ({said})") from error
+        tokenizer = read_tokenizer(path, f"{key}={path}", trust_remote_code=model.trust_remote_code)
         if model.custom_chat_template is not None:
             tokenizer.chat_template = model.custom_chat_template
         return tokenizer
@@ -158,5 +175,9 @@ class Files:
                 said = f"{file} has {' and '.join(sorted(signs))} in its name, which datasets takes for a pattern"
                 raise ValueError(f"data.{key}: {said}; rename it") from error
             wrong = wrong_with_cache() if isinstance(error.__cause__ or error, OSError) else None
-            said = wrong or f"{file} is empty or cannot be read: {one_line(error)}"
+            example = f"data/{key.removesuffix('_files')}.parquet"
+            said = wrong or (
+                f"{file} is empty or cannot be read: {one_line(error)}; set data.{key} to a file of "
+                f"`online-refiner prepare`, such as {example}"
+            )
             raise ValueError(f"data.{key}: {said}") from error

@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from verl.utils.import_utils import load_module
 
-from recipe.preflight.files import one_line, wrong_with_extra_info
+from recipe.preflight.files import SET_A_MODEL, one_line, wrong_with_extra_info
 from recipe.preflight.models import ADAPTER_KEY, models_of
 from recipe.preflight.rules import Run, has_critic, rule
 from refiner_worker.config import ALIKE, External, nearest
@@ -15,21 +15,50 @@ RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 """Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
 
 
+NEEDED = {
+    "actor_rollout_ref.model.path": ("~/models/deepseek-llm-7b-chat", "Qwen/Qwen2.5-0.5B-Instruct"),
+    "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "data/train.parquet"),
+    "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "data/val.parquet"),
+}
+"""The keys that a run needs, each with verl's default (``verl/trainer/config``) and an example of a value."""
+
+
+@rule("files")
+def needed_keys_are_set(run: Run) -> str | None:
+    """No model or data file is verl's default, unless something is there."""
+    unset = {
+        key: (default, example)
+        for key, (default, example) in NEEDED.items()
+        if OmegaConf.select(run.config, key) == default and not Path(default).expanduser().exists()
+    }
+    if not unset:
+        return None
+    found = ", ".join(f"{key}={default}" for key, (default, _) in unset.items())
+    examples = " ".join(f"{key}={example}" for key, (_, example) in unset.items())
+    are = (
+        "these are verl's defaults, and no such files are" if len(unset) > 1 else "this is verl's default, which is not"
+    )
+    return f"{found}: {are} there; set {examples}, for example"
+
+
 @rule("files")
 def models_are_there(run: Run) -> str | None:
     """Each model path that is a folder is a model folder."""
     for model in models_of(run):
         if model.path is None:
-            return f"{model.key}=null: set a model folder or hub id"
+            return f"{model.key}=null: {SET_A_MODEL}"
         if model.path.startswith(("/", ".", "~")) and not Path(model.path, "config.json").is_file():
-            return f"{model.key}={model.path}: no model folder there (config.json is missing)"
+            return f"{model.key}={model.path}: no model folder there (config.json is missing); {SET_A_MODEL}"
     adapter = run.config.actor_rollout_ref.model.lora_adapter_path
     if (
         adapter is not None
         and str(adapter).startswith(("/", ".", "~"))
         and not Path(adapter, "adapter_config.json").is_file()
     ):
-        return f"{ADAPTER_KEY}={adapter}: no adapter there (adapter_config.json is missing)"
+        return (
+            f"{ADAPTER_KEY}={adapter}: no adapter there (adapter_config.json is missing); set the folder of one, such "
+            "as adapters/mine, or null"
+        )
     reward = run.config.reward.reward_model
     if reward.enable and OmegaConf.is_missing(reward.rollout, "name"):
         return "reward.reward_model.rollout.name: set the engine, such as vllm"

@@ -178,10 +178,13 @@ def rows_can_be_rewarded(run: Run) -> str | None:
             if not is_tried or source in seen or reward.reward_manager.name not in MANAGERS:
                 continue
             seen.add(source)
-            of_row = f"an answer to {where.replace(': ', ', ')} (data source {source})"
+            place = where.replace(": ", ", ")
+            of_row = f"an answer to {place} (data source {source})"
             try:
                 score = asyncio.run(_reward(run.config, run.files.tokenizer, row))
             except Exception as error:  # as above
+                if path is None and isinstance(error.__cause__ or error, NotImplementedError):
+                    return _no_reward_function(source, place)
                 return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
             if dry_run == "reward":
                 print(f"reward         {score:g} for {of_row}, which was made up")
@@ -231,6 +234,15 @@ def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
         if "agent_name" in part.column_names
         for name in part.unique("agent_name")
     ]
+
+
+def _no_reward_function(source: str, place: str) -> str:
+    """Return the line on a data source that verl's ``default_compute_score`` does not know."""
+    key = "reward.custom_reward_function.path"
+    return (
+        f"{key}=null, and verl has no reward function for the data source {source} of {place}; set it to a file with a "
+        f"function compute_score, as in {key}=my_reward.py"
+    )
 
 
 def _lacks(key: str, file: str, part: datasets.Dataset, column: str) -> str:

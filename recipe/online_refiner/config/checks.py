@@ -139,6 +139,15 @@ def numbers_are_possible(run: Run) -> str | None:
     return None
 
 
+# ---- the training engine, whose settings the rules below read
+
+
+@rule("config")
+def engine_can_train(run: Run) -> str | None:
+    """Platform, optimizer and adapters are those of the training engine (``verl_glue/megatron.py``)."""
+    return megatron.refusal(run.config)
+
+
 # ---- what refiner and constraint ask
 
 
@@ -408,12 +417,6 @@ def keys_are_read(run: Run) -> str | None:
         if (value := OmegaConf.select(run.config, key, default=default)) != default:
             return f"{key}={value} is not read; set {instead}"
     return None
-
-
-@rule("config")
-def engine_can_train(run: Run) -> str | None:
-    """Platform, optimizer and adapters are those of the training engine (``verl_glue/megatron.py``)."""
-    return megatron.refusal(run.config)
 
 
 LARGEST_RANK = 512

@@ -65,7 +65,8 @@ def _other_strategy(config: DictConfig) -> str | None:
             continue
         if has_settings and config.trainer.device == "cpu":
             return (
-                f"model_engine=megatron, but {key}.strategy={strategy}: set platform=cpu_megatron, or drop model_engine"
+                f"model_engine=megatron, but {key}.strategy={strategy}: set platform=cpu_megatron and drop "
+                f"{key}.strategy, or drop model_engine"
             )
         other = "drop model_engine" if has_settings else "set model_engine=megatron"
         return f"model_engine={chosen}, but {key}.strategy={strategy}: drop {key}.strategy, or {other}"

@@ -400,6 +400,7 @@ def test_a_table_in_another_encoding_is_told_to_be_utf8(encoding: str, tmp_path:
     (tmp_path / "rows.tsv").write_bytes("problem\tanswer\nHow much café?\t5\n".encode(encoding))
     error = prepared("math", f"{tmp_path}/rows.tsv", "--output", f"{tmp_path}/out").stderr
     assert "rows.tsv" in error and "utf-8" in error and error.count("\n") == 1
+    assert f"save it as UTF-8, as in `iconv -f LATIN1 -t UTF-8 {tmp_path}/rows.tsv > new.tsv`" in error
 
 
 WRONG: dict[str, tuple[str, str]] = {

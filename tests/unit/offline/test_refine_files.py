@@ -19,6 +19,7 @@ from recipe.offline.journal import Journal
 from recipe.offline.run import config_of, found_in, read_data, reward_of
 from recipe.offline.shares import Found
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.preflight.files import read_tokenizer
 from refiner_worker.client import RefinerRequestError
 from refiner_worker.turn_end import TurnEnd
 
@@ -264,7 +265,18 @@ def test_data_that_nobody_could_answer_are_refused(tmp_path: Path, changes: dict
         read_data([good, bad])
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "too/many/parts"])
+def test_a_model_that_is_not_there_is_one_line_with_the_option(path: str) -> None:
+    said = f"--model {path}: no tokenizer there (.*); set a model folder or a hub id, such as Qwen/"
+    with pytest.raises(ValueError, match=said):
+        read_tokenizer(path, f"--model {path}")
+
+
 def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
+    for missing, reason in (("none.parquet", "No such file or directory"), (".", "Is a directory")):
+        said = f"{reason}; give a parquet file, as in --data data/train.parquet"
+        with pytest.raises(ValueError, match=f"^--data .*: {said}$"):
+            read_data([tmp_path / missing])
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(ROW) + "\n")
     with pytest.raises(ValueError, match="is no parquet file; `online-refiner prepare rows`"):

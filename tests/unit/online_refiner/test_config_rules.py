@@ -629,6 +629,17 @@ def test_an_engine_on_the_platform_of_another() -> None:
         load(config)
 
 
+@pytest.mark.parametrize("platform", ["gpu", "cpu", "cpu_megatron"])
+def test_an_engine_beside_a_strategy_is_refused_before_its_settings_are_read(platform: str) -> None:
+    """The rules that count tokens read settings which the other engine's block does not have."""
+    settings = [f"platform={platform}", "model_engine=megatron", f"{ACTOR}.strategy=fsdp2"]
+    settings += [f"{ACTOR}.use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{MODEL}.path=model"]
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        config = compose("online_refiner", overrides=settings)
+    with pytest.raises(ValueError, match=rf"{ACTOR}.strategy=fsdp2: .*drop .* \[engine-can-train\]$"):
+        load(config)
+
+
 def test_every_rule_has_a_case() -> None:
     assert {*MISTAKES} == {rule_id(one) for kind in ("paths", "config") for one in RULES[kind]}
 

@@ -10,6 +10,8 @@ from typing import Any
 import pandas
 import pytest
 from checked_run import checked, error_of
+from composed_main import CONFIG
+from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
@@ -17,6 +19,7 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import trials
+from recipe.preflight.inputs import NEEDED
 from recipe.preflight.rules import Run, check
 
 ACTOR = "actor_rollout_ref.actor"
@@ -148,6 +151,27 @@ def test_a_missing_model_folder(config: DictConfig, tmp_path: Path, key: str, ov
     assert found.startswith(f"{key}={tmp_path}/nowhere: ") and found.endswith(" [models-are-there]")
 
 
+def test_keys_that_still_have_verls_defaults_are_named_together(config: DictConfig) -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        defaults = compose("online_refiner")
+    for key in NEEDED:
+        OmegaConf.update(config, key, OmegaConf.select(defaults, key))
+    assert error_of(config) == (
+        "actor_rollout_ref.model.path=~/models/deepseek-llm-7b-chat, data.train_files=~/data/rlhf/gsm8k/train.parquet, "
+        "data.val_files=~/data/rlhf/gsm8k/test.parquet: these are verl's defaults, and no such files are there; set "
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct data.train_files=data/train.parquet "
+        "data.val_files=data/val.parquet, for example [needed-keys-are-set]"
+    )
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "too/many/parts"])
+def test_a_model_that_is_not_there_says_what_to_set(config: DictConfig, path: str) -> None:
+    config.actor_rollout_ref.model.path = path
+    found = error_of(config)
+    assert found.startswith(f"actor_rollout_ref.model.path={path}: no ")
+    assert "; set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct [" in found
+
+
 def test_counts_that_may_be_zero_null_or_of_a_part_that_is_not_there(config: DictConfig) -> None:
     changes = {
         "data.dataloader_num_workers": 0,
@@ -265,7 +289,9 @@ def test_rows_that_name_an_agent_loop(config: DictConfig) -> None:
 
 def test_a_missing_data_file(config: DictConfig) -> None:
     config.data.val_files = "nowhere.parquet"
-    assert "data.val_files: nowhere.parquet is empty or cannot be read: " in error_of(config)
+    found = error_of(config)
+    assert "data.val_files: nowhere.parquet is empty or cannot be read: " in found
+    assert "; set data.val_files to a file of `online-refiner prepare`, such as data/val.parquet" in found
     config.data.val_files = None
     assert error_of(config) == "data.val_files: the data set is empty: None [data-have-rows]"
 
@@ -276,7 +302,7 @@ def test_a_home_folder_that_no_shell_wrote_out(
 ) -> None:
     config.data.train_files = value
     found = error_of(config)
-    assert found.startswith("data.train_files: ") and "/~/train.parquet' [data-have-rows]" in found
+    assert found.startswith("data.train_files: ") and "/~/train.parquet'; set data.train_files to a file of " in found
     monkeypatch.setattr("sys.argv", ["main", "data.train_files=~/train.parquet"])  # Hydra has no words for it
     with pytest.raises(SystemExit, match="2"):
         command()

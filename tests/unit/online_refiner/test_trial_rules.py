@@ -197,6 +197,16 @@ def test_a_dict_without_score_says_what_to_add(config: DictConfig, tmp_path: Pat
     assert "returned a dict without score (it has reward); add 'score': 0.5" in error_of(config)
 
 
+def test_without_a_reward_function_the_key_to_set_is_named(config: DictConfig) -> None:
+    """Row 0 of good.parquet has the data source mini_apps, for which verl has no reward function."""
+    config.reward.custom_reward_function.path, config.dry_run = None, True
+    assert error_of(config) == (
+        "reward.custom_reward_function.path=null, and verl has no reward function for the data source mini_apps of "
+        "data.train_files, row 0 of good.parquet; set it to a file with a function compute_score, as in "
+        "reward.custom_reward_function.path=my_reward.py [rows-can-be-rewarded]"
+    )
+
+
 def test_a_reward_of_which_so_many_may_run_is_tried_as_others(config: DictConfig, tmp_path: Path) -> None:
     config.reward.reward_manager.name, config.dry_run = "rate_limited", True
     checked(config)
@@ -227,11 +237,11 @@ def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_pa
         if rule is None:
             checked(config)
         else:
-            assert "(data source mine)" in error_of(config) and error_of(config).endswith(f" [{rule}]")
+            assert "the data source mine of data." in error_of(config) and error_of(config).endswith(f" [{rule}]")
     (tmp_path / "other").mkdir()
     rows.assign(data_source="openai/gsm8k").to_parquet(tmp_path / "other" / "rows.parquet")
     config.data.train_files = [f"{tmp_path}/rows.parquet", f"{tmp_path}/other/rows.parquet"]
-    assert "(data source mine)" in error_of(config), "files may have the same name"
+    assert "the data source mine of data." in error_of(config), "files may have the same name"
 
 
 TOOL = """

@@ -78,8 +78,14 @@ def test_bad_json_missing_file_and_bad_timeout(tmp_path: Path, capsys: pytest.Ca
     broken.write_text('{"problem_id": 1')
     assert main(["--problems", problems, "--solutions", str(broken)]) == 2
     assert "line 1 is not JSON" in capsys.readouterr().err
-    assert main(["--problems", str(tmp_path / "none"), "--solutions", solutions]) == 2
-    assert "No such file" in capsys.readouterr().err
+    for option, path, reason in (
+        ("--problems", tmp_path / "none", "No such file or directory"),
+        ("--solutions", tmp_path / "none", "No such file or directory"),
+        ("--solutions", tmp_path, "Is a directory"),
+    ):
+        assert main(["--problems", problems, "--solutions", solutions, option, str(path)]) == 2
+        said = f"error: {path}: {reason}: give a file of JSON lines, as in {option} {option[2:]}.jsonl\n"
+        assert capsys.readouterr().err == said
     assert main(["--problems", problems, "--solutions", solutions, "--timeout", "-1"]) == 2
     assert "test_s must be a number above 0" in capsys.readouterr().err
     assert main(["--problems", problems, "--solutions", solutions, "--workers", "0"]) == 2
