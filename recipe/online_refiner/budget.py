@@ -129,8 +129,12 @@ class Budget:
                 left -= cost
                 chosen.append(row)
                 taken[group] += 1
-        first_of_kind = {names[row]: row for row in reversed(chosen)}
-        return set(chosen) if self.kinds else set([*first_of_kind.values()][-NUM_FIRST:])
+        if self.kinds:
+            return set(chosen)
+        first_of_kind = dict[str, int]()
+        for row in chosen:
+            first_of_kind.setdefault(names[row], row)
+        return {*[*first_of_kind.values()][:NUM_FIRST]}
 
     def expected(self, rollouts: Rollouts, rows: Collection[int] | None = None) -> float:
         """Return how many acceptances are expected of rows, or of all responses that can improve."""

@@ -53,11 +53,6 @@ def counted(name: str) -> Callable[[StepState], float]:
     return lambda state: state.counts.get(name, 0.0)
 
 
-def num_answers(state: StepState) -> float:
-    """Return how many requests the refiner has answered."""
-    return sum(pair.latency_s is not None for pair in state.pairs.values())
-
-
 MEANING: dict[str, str | Mean] = {
     "reward/mean": Mean(
         "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
@@ -112,10 +107,9 @@ MEANING: dict[str, str | Mean] = {
     "refiner/spec_accept_length": Mean(
         "tokens that a pass over a draft brought: the accepted ones, and one more", "refiner/num_drafts"
     ),
-    "refiner/latency_p50_s": Mean(
-        "seconds from a request to the refiner's answer, its retries included, median", num_answers
-    ),
-    "refiner/latency_p95_s": Mean("the same, 95th percentile", num_answers),
+    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median over all "
+    "requests of the step",
+    "refiner/latency_p95_s": "the same, 95th percentile",
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": Mean(
         "replicas of the refiner (external: servers) that were alive when the step asked them", one_each
@@ -185,29 +179,34 @@ MEANING: dict[str, str | Mean] = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
-"""Every metric of all runs. A step may lack those of :data:`MEANS` and :data:`MAXIMA`."""
+"""Every metric of all runs. A step may lack those of :data:`MEANS`, :data:`MAXIMA` and :data:`PERCENTILES`."""
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Metrics of one constraint, which steps of other runs do not have."""
 MEANS = {name: one for name, one in {**MEANING, **OF_CONSTRAINTS}.items() if isinstance(one, Mean)}
 """Metrics that are means; others are sums. A mini-batch, and a step, has those that were measured."""
 MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)
 """Metrics of which a step's is the largest; those of a refiner are there if the run hosts one."""
-COUNTS = tuple(name for name in MEANING if name not in {*MEANS, *MAXIMA})
+PERCENTILES = {"refiner/latency_p50_s": 50, "refiner/latency_p95_s": 95}
+"""Metrics that are percentiles of the latencies of requests. A step's is over the requests of all its mini-batches,
+since it does not follow from theirs."""
+COUNTS = tuple(name for name in MEANING if name not in {*MEANS, *MAXIMA, *PERCENTILES})
 """Metrics that are sums: 0 where nothing happened."""
 
 
 def of_step(parts: list[StepState]) -> dict[str, float]:
     """Return the metrics of a step that has several mini-batches; verl's aggregator goes by words in their names.
 
-    One that some mini-batches lack is that of the others; of what the reward function says, all must have it.
+    A metric that some mini-batches lack is that of the others. A number of the reward function is left out if a
+    mini-batch has left it out, but not if none of the mini-batch's rollouts has it.
     """
-    combined = {}
+    combined = latency_metrics([pair for part in parts for pair in part.pairs.values()])
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
     of_sources = {name for part in parts for name in part.metrics if name.startswith(OF_SOURCES)}
     for name in (*MEANING, *OF_CONSTRAINTS, *extras, *of_sources):
         having = [part for part in parts if name in part.metrics]
         values = [float(part.metrics[name]) for part in having]
-        if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
+        is_left_out = name in extras and any(part.counts.get(name) and name not in part.metrics for part in parts)
+        if name.startswith("timing_s/") or name in PERCENTILES or not values or is_left_out:
             continue  # seconds are the step's already
         mean = Mean("", counted(name)) if name in extras else MEANS.get(name)
         if name in of_sources:
@@ -306,7 +305,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     verdicts = [pair.verdict for pair in pairs]
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
-    latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
     num_attempted = sum(one not in (*SKIPPED, Verdict.OWN) for one in verdicts)
     means = {
         "refiner/improvement_ratio": mean_of([pair.is_accepted for pair in pairs]),
@@ -314,8 +312,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "refiner/repeated_ratio": ratio(sum(pair.is_repeated for pair in pairs), num_attempted),
         "refiner/reward_gain": mean_of(gains),
         "refiner/edit_distance": mean_of(distances),
-        "refiner/latency_p50_s": float(np.median(latencies)) if latencies else None,
-        "refiner/latency_p95_s": float(np.percentile(latencies, 95)) if latencies else None,
     }
     return {
         "refiner/num_attempted": num_attempted,
@@ -325,12 +321,19 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILURES},
         **known(means),
+        **latency_metrics(pairs),
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),
         "tokens/refine_thought": sum(pair.num_thought_tokens for pair in pairs),
         **source_metrics(state),
     }
+
+
+def latency_metrics(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return the percentiles of the latencies of requests that the refiner has answered; nothing if there are none."""
+    latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
+    return {name: float(np.percentile(latencies, q)) for name, q in PERCENTILES.items()} if latencies else {}
 
 
 def source_metrics(state: StepState) -> dict[str, float]:

@@ -54,19 +54,22 @@ class AskedOnce:
     def __init__(self) -> None:
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}
         self._num_waiting: Counter[Hashable] = Counter()
+        self._billed: set[Hashable] = set()
 
     async def once(self, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return the answer, and whether this call is the first to ask.
+        """Return the answer, and whether this call is the first to get it: so one call is billed for what was written.
 
         If a call gives up, others wait on. If the last one does, the request is cancelled: who asks later asks anew.
         """
-        is_first = question not in self._answers
-        if is_first:
+        if question not in self._answers:
             self._answers[question] = asyncio.ensure_future(ask())
         answer = self._answers[question]
         self._num_waiting[question] += 1
         try:
-            return await asyncio.shield(answer), is_first
+            found = await asyncio.shield(answer)
+            is_first = question not in self._billed
+            self._billed.add(question)
+            return found, is_first
         finally:
             self._num_waiting[question] -= 1
             if not answer.done() and not self._num_waiting[question]:
@@ -278,7 +281,11 @@ class Refiner:
         stop_ids: Sequence[int] = (),
         num: int = 1,
     ) -> list[list[int]]:
-        """Return so many answers, and count what is sent and written for them: by the response that asks first."""
+        """Return so many answers, and count their tokens.
+
+        The response that asks first is billed for the prompt, and the one that gets the answers first for these: who
+        asks first may give up before they come.
+        """
         bill = attempt.bill
 
         async def ask() -> list[list[int]]:
@@ -291,7 +298,7 @@ class Refiner:
         return list(answers)
 
     async def _once(self, attempt: Attempt, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return an answer of pi_0, and whether it was drawn for this response: greedily it is the same for all."""
+        """Return an answer of pi_0, and whether this response is billed for it: greedily it is the same for all."""
         if not self.config.is_greedy:
             return await ask(), True
         return await attempt.asked.once(question, ask)
@@ -473,12 +480,15 @@ class TextRefiner(Refiner):
         if thoughts is not None or self.config.thought_length:
             most += self.config.longest_thought
         sent = self.prompt.stop if thoughts is None else None  # such a stop may stand in a thought
-        ask = partial(self.client.write, content, sent, not self.prompt.uses_tags, most, bill)
-        written, is_first = await self._once(attempt, (content, most), ask)
+
+        async def ask() -> tuple[list[Any], Request]:
+            return await self.client.write(content, sent, not self.prompt.uses_tags, most, bill), bill
+
+        (written, said), is_first = await self._once(attempt, (content, most), ask)
         if is_first:
-            bill.num_prompt_tokens = bill.num_prompt_tokens or len(attempt.prompt_ids)
+            bill.num_prompt_tokens = said.num_prompt_tokens or len(attempt.prompt_ids)
             texts = [thought + text for thought, text, _ in (one for one in written if isinstance(one, tuple))]
-            bill.num_generated_tokens = bill.num_generated_tokens or await self.on_thread(self._num_tokens, *texts)
+            bill.num_generated_tokens = said.num_generated_tokens or await self.on_thread(self._num_tokens, *texts)
         return list(written)
 
     def _num_tokens(self, *texts: str) -> int:

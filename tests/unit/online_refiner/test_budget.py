@@ -196,6 +196,18 @@ def test_the_first_step_sees_what_a_refinement_costs() -> None:
     assert len(Budget(share=0.2).choose(shaped)) == NUM_FIRST, "however many kinds there are"
 
 
+def test_the_first_step_tries_kinds_by_lot_whether_they_are_rare_or_not() -> None:
+    rare = {row: float(row) for row in range(6)}
+    step = rollouts({**rare, **{row: 6.0 + row % 2 for row in range(6, 64)}}, num_tokens=64 * 200)
+    step.groups = {row: f"prompt {row}" for row in step.rewards}
+    tried = Counter[float]()
+    for number in range(100):
+        chosen = Budget(share=0.9).choose(replace(step, step=number))
+        assert len({step.rewards[row] for row in chosen}) == len(chosen) == NUM_FIRST, "one of each kind"
+        tried.update(step.rewards[row] for row in chosen)
+    assert min(tried[6.0], tried[7.0]) > 90, "nearly every lot has frequent kinds first"
+
+
 def test_a_refinement_that_costs_more_than_steps_leave_is_saved_for() -> None:
     budget, step = Budget(share=0.02), rollouts(dict.fromkeys(range(16), 0.0), num_tokens=16 * 200)
     chosen = list[set[int]]()

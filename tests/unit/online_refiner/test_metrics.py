@@ -69,8 +69,6 @@ def test_counts_add_up_and_means_are_weighted() -> None:
 BY_HAND: dict[str, float] = {
     "refiner/budget_kept": 2.5,
     "refiner/num_replicas": 1,
-    "refiner/latency_p50_s": 2,
-    "refiner/latency_p95_s": 2,
     "refiner/spec_accept_rate": 33,
     "refiner/spec_accept_length": 11,
     "constraint/penalty": 400,
@@ -97,6 +95,7 @@ def random_part(draw: random.Random, number: int) -> tuple[StepState, dict[str, 
     for row, reward in enumerate(rewards.values()):
         verdict = draw.choice(verdicts)
         pair = Pair(reward=reward, verdict=verdict, source=draw.choice("ab"), is_used=verdict is Verdict.ACCEPTED)
+        pair.latency_s = None if verdict is Verdict.MAX_REWARD else draw.expovariate(1 + number)
         if verdict.is_scored:
             pair.refined_reward, pair.num_refined_tokens = draw.random(), draw.randint(1, 50)
             pair.nll, pair.divergence, pair.num_compared_tokens = 9 * draw.random(), draw.random(), draw.randint(1, 9)
@@ -105,7 +104,7 @@ def random_part(draw: random.Random, number: int) -> tuple[StepState, dict[str, 
         state.pairs[row] = pair
     filtered = {-1.0: draw.randint(0, 80), 1.0: draw.randint(0, 5)}
     said = [{"x": draw.random(), **({"y": 1.0 + draw.random()} if draw.random() < 0.5 else {})} for _ in rewards]
-    return state, rewards, filtered, [*said[1:], {"x": 0.0, "y": 5.0}]
+    return state, rewards, filtered, [*said[1:], {"x": 0.0, "y": 5.0, f"only {number}": draw.random()}]
 
 
 def measured(state: StepState, rewards: dict[str, float], filtered: dict[float, int], said: list[dict]) -> StepState:
@@ -133,18 +132,18 @@ def test_a_steps_mean_is_over_all_that_its_mini_batches_are_over(seed: int) -> N
     whole = measured(StepState(pairs=dict(enumerate(pairs))), rewards, dict(filtered), said)
     found = metrics.of_step([measured(*one) for one in parts])
     names = [
-        name for name in whole.metrics if name in metrics.MEANS or name.startswith((metrics.EXTRA, *metrics.OF_SOURCES))
+        name
+        for name in whole.metrics
+        if name in {*metrics.MEANS, *metrics.PERCENTILES} or name.startswith((metrics.EXTRA, *metrics.OF_SOURCES))
     ]
     for name in names:
         assert found[name] == pytest.approx(whole.metrics[name]), name
     assert {*names} >= metrics.MEANS.keys() - BY_HAND.keys(), "each mean is checked here or in BY_HAND"
-    assert {"reward/extra/y", "refiner/failed_ratio/a"} <= {*names}
+    assert {"reward/extra/y", "reward/extra/only 1", "refiner/failed_ratio/a", *metrics.PERCENTILES} <= {*names}
 
 
 def test_how_many_values_other_means_are_over() -> None:
-    latencies = [{"latency_s": 1.0}, {"latency_s": 2.0}, {}]
-    learned = {"is_used": True, "num_refined_tokens": 5}
-    pairs = [Pair(reward=0.0, **latencies[0], **learned), Pair(reward=0.0, **latencies[1]), Pair(reward=0.0)]
+    pairs = [Pair(reward=0.0, is_used=True, num_refined_tokens=5), Pair(reward=0.0), Pair(reward=0.0)]
     pairs.append(Pair(reward=0.0, is_used=True, num_refined_tokens=6, num_kept_tokens=2))
     counts = {"tokens/rollout": 400, "refiner/num_drafts": 11, "refiner/drafted_tokens": 33, "refiner/num_rollouts": 5}
     state = StepState(pairs=dict(enumerate(pairs)), counts={"kl_ref/k3": 77, "refiner/budget_kept": 2.5})
@@ -285,7 +284,7 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     assert soft.pair_metrics([]).keys() & metrics.MEANS.keys() == set()
     state.pairs[0].own["soft_mass"] = 0.75
     assert soft.pair_metrics(list(state.pairs.values()))["constraint/soft_share"] == 0.25
-    assert metrics.zeros().keys() & {*metrics.MEANS, *metrics.MAXIMA} == set()
+    assert metrics.zeros().keys() & {*metrics.MEANS, *metrics.MAXIMA, *metrics.PERCENTILES} == set()
 
 
 @pytest.mark.parametrize(
@@ -356,7 +355,9 @@ def test_numbers_beside_the_reward_are_averaged() -> None:
     for state, num_saying in zip(parts[:2], (1, 2), strict=True):
         state.counts |= metrics.num_saying([{"x": 0}] * num_saying + [{}] * 4)
     assert metrics.of_step(parts[:2])["reward/extra/x"] == (1 * 1.0 + 2 * 3.0) / 3, "only some responses have it"
-    assert "reward/extra/x" not in metrics.of_step(parts), "one that a part does not have is not the step's"
+    assert metrics.of_step(parts)["reward/extra/x"] == (1 * 1.0 + 2 * 3.0) / 3, "no response of the last has it"
+    parts[2].counts |= metrics.num_saying([{"x": math.nan}])
+    assert "reward/extra/x" not in metrics.of_step(parts), "one that a part has left out is not the step's"
 
 
 def test_verls_own_numbers_on_long_responses_are_averaged() -> None:

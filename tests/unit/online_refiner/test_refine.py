@@ -18,8 +18,8 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from written_model import WrittenServer, group_refined
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
-from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict, best_of
-from recipe.online_refiner.refine import AskedOnce, Refiner, choose
+from recipe.online_refiner.pairs import SKIPPED, Refinement, Request, Rollout, Verdict, best_of
+from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner, TextRefiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
@@ -331,7 +331,7 @@ def test_who_gives_up_waiting_leaves_the_answer_to_others() -> None:
         first.cancel()
         await asyncio.wait([first])
         ask.may_end.set()
-        assert await second == (7, False) and first.cancelled()
+        assert await second == (7, True) and first.cancelled(), "who gets the answer first is billed for it"
         assert await asked.once("q", ask) == (7, False)
         assert (ask.num_asked, ask.num_cancelled) == (1, 0)
 
@@ -353,6 +353,59 @@ def test_a_request_that_nobody_waits_for_is_cancelled_at_once() -> None:
         assert (ask.num_asked, ask.num_cancelled) == (1, 1)
         ask.may_end.set()
         assert await asked.once("q", ask) == (7, True), "who asks later asks anew"
+
+    asyncio.run(run())
+
+
+class Slow(Asked):
+    """A refiner that answers when it is told to."""
+
+    def __init__(self, answer: list[int], config: RefinerConfig) -> None:
+        super().__init__(answer, config)
+        self.may_end = asyncio.Event()
+
+    async def generate(self, *asked: Any, **more: Any) -> list[list[int]]:
+        """Answer, late."""
+        found = await super().generate(*asked, **more)
+        await self.may_end.wait()
+        return found
+
+    async def write(self, content: str, stop: Any, is_part: bool, limit: int, bill: Request) -> list[Any]:
+        """Answer as a server does that counts its tokens."""
+        await self.may_end.wait()
+        bill.num_prompt_tokens, bill.num_generated_tokens = 40, 3
+        return [("", "ab", True)]
+
+
+@pytest.mark.parametrize(("kind", "num_prompt_tokens"), [(Refiner, (2, 0)), (TextRefiner, (0, 40))])
+def test_what_is_written_is_billed_though_who_asked_first_gives_up(
+    tokenizer: Any, kind: type[Refiner], num_prompt_tokens: tuple[int, int]
+) -> None:
+    async def run() -> None:
+        client = Slow([7, 8, 9], config())
+        prompt = replace(client.config, template="dialogue").prompt(tokenizer, {}, None, 32)
+        refiner: Any = kind(
+            config=client.config,
+            client=client,  # type: ignore[arg-type]
+            prompt=prompt,
+            turn_end=TurnEnd(stops=frozenset({2}), written=2),
+            score=None,  # type: ignore[arg-type]
+            max_model_len=2048,
+            max_response_tokens=32,
+        )
+        shared = {"parts": refiner._split(rollout(0, 0.0), [2]), "told": {}, "prompt_ids": [5, 6], "asked": AskedOnce()}
+        attempts = [Attempt(rollout=rollout(n, 0.0), bill=Request(), **shared) for n in range(3)]
+        first, *others = [asyncio.create_task(refiner._begin_samples(one)) for one in attempts]
+        while shared["asked"]._num_waiting.total() < 3:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        given_up = replace(attempts[0].bill)
+        client.may_end.set()
+        await asyncio.gather(*others)
+        bills = [given_up, *(one.bill for one in attempts[1:])]
+        assert [one.num_generated_tokens for one in bills] == [0, 3, 0]
+        assert [one.num_prompt_tokens for one in bills] == [*num_prompt_tokens, 0]
 
     asyncio.run(run())
 
