@@ -95,6 +95,8 @@ class Attempt:
     bill: Request
     asked: AskedOnce
     """By its group."""
+    is_billed: bool = False
+    """Whether the beginnings of its samples, with their thoughts, are billed to it: others of its group share them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,6 +219,8 @@ class Refiner:
                 raise
             except Exception as error:  # it costs this sample only
                 sample.verdict, sample.text = Verdict.FAULT, fault(attempt.rollout, error)
+            finally:
+                sample.num_thought_tokens *= attempt.is_billed
 
         try:
             begun = await self._begin_samples(attempt)
@@ -270,7 +274,10 @@ class Refiner:
             longest = self._longest_thought(attempt.prompt_ids, num_left)
             limit = longest if thoughts.is_open else max(longest, num_left)
         prompt_ids = attempt.prompt_ids
-        return await self._generate(attempt, prompt_ids, stop, limit, stop_ids, num=self.config.samples)
+        begun, attempt.is_billed = await self._generate(
+            attempt, prompt_ids, stop, limit, stop_ids, num=self.config.samples
+        )
+        return begun
 
     async def _generate(
         self,
@@ -280,8 +287,8 @@ class Refiner:
         limit: int,
         stop_ids: Sequence[int] = (),
         num: int = 1,
-    ) -> list[list[int]]:
-        """Return so many answers, and count their tokens.
+    ) -> tuple[list[list[int]], bool]:
+        """Return so many answers, and whether they are billed to this response; count their tokens.
 
         The response that asks first is billed for the prompt, and the one that gets the answers first for these: who
         asks first may give up before they come.
@@ -295,7 +302,7 @@ class Refiner:
         answers, is_first = await self._once(attempt, (*prompt_ids, stop, limit, *stop_ids), ask)
         if is_first:
             bill.num_generated_tokens += sum(map(len, answers))
-        return list(answers)
+        return list(answers), is_first
 
     async def _once(self, attempt: Attempt, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
         """Return an answer of pi_0, and whether this response is billed for it: greedily it is the same for all."""
@@ -326,13 +333,13 @@ class Refiner:
         prompt_ids = prompt_ids + ids
         if self._rewrites_thought(parts):
             stop, prompt_ids = CLOSE_TAG, prompt_ids + begin
-            (ids,) = await self._generate(attempt, prompt_ids, stop, num_left)
+            (ids,), _ = await self._generate(attempt, prompt_ids, stop, num_left)
             num_left -= len(ids)
             text = await self.on_thread(decode, self.prompt.tokenizer, ids)
             if num_left < 1 or CLOSE_TAG not in text:
                 raise RefinerRequestError(text, failure=Verdict.TRUNCATED)
             written, prompt_ids = [ids], prompt_ids + ids
-        (answer,) = await self._generate(attempt, prompt_ids + begin, stop, num_left)
+        (answer,), _ = await self._generate(attempt, prompt_ids + begin, stop, num_left)
         # Another closing mark ends more of a thought.
         again = replace(thoughts, is_open=False, header="")
         more, answer = await self.on_thread(again.behind, answer, self.prompt.tokenizer) or ([], answer)
@@ -484,8 +491,8 @@ class TextRefiner(Refiner):
         async def ask() -> tuple[list[Any], Request]:
             return await self.client.write(content, sent, not self.prompt.uses_tags, most, bill), bill
 
-        (written, said), is_first = await self._once(attempt, (content, most), ask)
-        if is_first:
+        (written, said), attempt.is_billed = await self._once(attempt, (content, most), ask)
+        if attempt.is_billed:
             bill.num_prompt_tokens = said.num_prompt_tokens or len(attempt.prompt_ids)
             texts = [thought + text for thought, text, _ in (one for one in written if isinstance(one, tuple))]
             bill.num_generated_tokens = said.num_generated_tokens or await self.on_thread(self._num_tokens, *texts)
@@ -564,8 +571,7 @@ def best_sample(samples: list[Refinement], response_ids: list[int], bill: Reques
     if len(best) > 1:
         best.sort(key=lambda one: Levenshtein.distance(response_ids, one.token_ids))
     bill.num_samples, bill.num_better = len(samples), sum(one.verdict is Verdict.ACCEPTED for one in samples)
-    if bill.num_generated_tokens:  # by this request
-        bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
+    bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
     return replace(best[0], **{one.name: getattr(bill, one.name) for one in fields(Request)})
 
 

@@ -161,13 +161,14 @@ def test_a_prompt_may_say_how_many_rollouts_it_has(monkeypatch: pytest.MonkeyPat
 
 
 class SaidOnce(PlayedSteps):
-    """A reward function that says a number in each mini-batch, and another one in the first alone."""
+    """A reward function that says x in each mini-batch, y in the first alone, and z in both, which one leaves out."""
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)
         metrics.update({"reward/extra/x": float(self.local_trigger_step), "other": 1.0})
-        metrics.update({} if self.local_trigger_step else {"reward/extra/y": 1.0})
-        self.state.counts |= num_saying([{"x": 0}] * len(self.played[self.local_trigger_step]))
+        metrics.update({} if self.local_trigger_step else {"reward/extra/y": 1.0, "reward/extra/z": 1.0})
+        said = {"x": 0, "z": 0} | ({} if self.local_trigger_step else {"y": 0})
+        self.state.counts |= num_saying([said] * len(self.played[self.local_trigger_step]))
         self.state.metrics.update(metrics)
         return batch
 
@@ -187,8 +188,9 @@ def test_groups_that_are_filtered_while_gpus_are_lent_count_once(tmp_path: Path)
     assert [dict(part.filtered) for part in trainer.parts] == [{-1.0: 6}, {}]
 
 
-def test_what_one_mini_batch_says_is_not_the_steps(make_stages: Any) -> None:
+def test_what_one_mini_batch_leaves_out_is_not_the_steps(make_stages: Any) -> None:
     metrics: dict[str, float] = {}
     SaidOnce(make_stages(), [[0.0], [0.0, 0.0, 0.0]]).step(metrics, {})
     assert (metrics["reward/extra/x"], metrics["other"]) == (0.75, 1.0)
-    assert "reward/extra/y" not in metrics
+    assert metrics["reward/extra/y"] == 1.0, "no response of the other mini-batch has it"
+    assert "reward/extra/z" not in metrics

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
-from written_model import Engine, WrittenServer, refined, with_template
+from written_model import Engine, WrittenServer, group_refined, refined, with_template
 
 from recipe.online_refiner.constraints import read_constraint
 from recipe.online_refiner.constraints.base import Turn
@@ -197,6 +197,22 @@ def test_several_thoughts_are_drawn_by_one_request_and_each_is_answered(tokenize
         assert getattr(two, name) == 2 * getattr(one, name) > 0
     thought, answer = engines[0].asked
     assert engines[1].asked == [thought, answer, answer]
+
+
+@pytest.mark.parametrize("template", ["an R1 distillate", "Qwen3"])
+def test_a_thought_that_responses_share_is_counted_once(tokenizer: Any, template: str) -> None:
+    """Their answers are not shared: the one behind a longer thought of the policy has less room."""
+    thinker, begin = with_template(tokenizer, KNOWN[template][0]), "<think>" * (template == "Qwen3")
+    engine = Engine(thinker, f"{begin}hm, it got 0.25</think>\n\nbetter", temperature=0.0)
+    responses = [f"{begin}{thought}</think>\n\nold" for thought in ("mine", "mine, longer", "mine", "another one")]
+    found = group_refined(thinker, responses, engine)
+    assert {one.verdict for one in found} == {Verdict.ACCEPTED}
+    num_thoughts = sum(stop == "</think>" for stop, _ in engine.asked)
+    assert num_thoughts == (1 if template == "an R1 distillate" else 3)
+    assert sum(one.num_thought_tokens for one in found) == num_thoughts * len(
+        thinker.encode(f"{begin}hm, it got 0.25</think>")
+    )
+    assert all(one.num_thought_tokens <= one.num_generated_tokens for one in found)
 
 
 def test_the_refiner_writes_thought_and_answer_again(tokenizer: Any) -> None:
