@@ -404,7 +404,7 @@ class External(RefinerConfig):
         return None
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
-        """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
+        """Return one line if a URL is none, or the key would be in a log."""
         if line := self.fault_of_url():
             return line
         if self.model_path not in (config.actor_rollout_ref.model.path, from_key("actor_rollout_ref.model.path")):
@@ -413,12 +413,6 @@ class External(RefinerConfig):
         key = secret(self.api_key_env)
         if self.api_key_env in variables or (key and key in map(str, variables.values())):
             return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
-        if blocks.measures_kl_by_actor and config.actor_rollout_ref.model.lora_rank <= 0:
-            return (
-                f"measure.num_kl_rollouts={blocks.num_kl_rollouts} with refiner.placement=external: the actor measures "
-                "the KL to its own initial weights; set actor_rollout_ref.actor.use_kl_loss=true and "
-                "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank above 0)"
-            )
         return super().refusal(config, blocks)
 
 

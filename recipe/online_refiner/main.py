@@ -13,9 +13,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Collection
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -24,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.verl_glue.contract import HOOKS, faults_of_contract, version_of
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preflight.rules import Run, check
@@ -45,7 +43,7 @@ OWN_KEYS: dict[str, Collection[Any]] = {
 GROUPS = ("experiment", "platform", "refinement", "control", "twin", "model_engine")
 """Groups of which a config is composed."""
 WRITTEN_FOR = ("verl==0.9.1", "TransferQueue>=0.1.11")
-"""Packages whose private parts this extension overrides and reads."""
+"""Packages whose private parts this extension overrides and reads, as ``pip install`` takes them."""
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -132,31 +130,29 @@ def command() -> None:
 
 
 def check_packages() -> None:
-    """Check, without importing them, that the packages are there that this extension is written for.
+    """Check, without importing them, that the packages have the names that this extension overrides and reads.
+
+    Another version of verl is accepted if it has all names; ``prepare`` says so (``recipe/preflight/cautions.py``).
 
     Raises:
-        ValueError: One line: what is there instead, and what to install.
+        ValueError: One line: what is missing, and what to install.
     """
     for line in WRITTEN_FOR:
         wanted = Requirement(line)
-        found = _version(wanted.name)
+        found = version_of(wanted.name)
         if found is None:
             raise ValueError(f"{wanted.name} is not installed; run: pip install '{line}'")
-        if not wanted.specifier.contains(found, prereleases=True):
+        if wanted.name != "verl" and not wanted.specifier.contains(found, prereleases=True):
             raise ValueError(
                 f"{wanted.name} {found} is not what this extension is written for, which overrides private parts of "
                 f"it; run: pip install '{line}'"
             )
-
-
-def _version(name: str) -> str | None:
-    """Return a package's version, of verl that of the folder that is imported: pip may know another one."""
-    if name == "verl" and (spec := find_spec(name)) and spec.origin:
-        return (Path(spec.origin).parent / "version" / "version").read_text().strip()
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    if faults := faults_of_contract():
+        (hook, fault), number = faults[0], f" ({len(faults)} of {len(HOOKS)} names differ)"
+        raise ValueError(
+            f"verl {version_of('verl')}: {fault}, which {hook.needed_by} needs{number if len(faults) > 1 else ''}; "
+            f"run: pip install {' '.join(map(repr, WRITTEN_FOR))}"
+        )
 
 
 def _set_full_error(value: str | None) -> None:

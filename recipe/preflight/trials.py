@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.reward import get_custom_reward_fn, resolve_reward_manager_cls
 from verl.utils.dataset.rl_dataset import RLHFDataset
-from verl.utils.import_utils import load_extern_object, resolve_config_path
+from verl.utils.import_utils import load_extern_object
 from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.preflight.files import one_line, wrong_with_extra_info
@@ -29,6 +29,11 @@ from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
 from recipe.rewarding.managers import load_checked_manager
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
+
+try:
+    from verl.utils.import_utils import resolve_config_path
+except ImportError:  # verl before 0.9.1, and its main branch of August 2026
+    from verl.experimental.agent_loop.utils import resolve_config_path
 
 NUM_FIRST = 4
 """Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""

@@ -319,11 +319,12 @@ def refined_rows_are_trained_as_others(run: Run) -> str | None:
 def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
     """Replicas give log-probs only at temperature 1, so what is compared with them is at 1."""
     temperature, blocks = run.config.actor_rollout_ref.rollout.temperature, run.blocks
-    asks = blocks.constraint.asks_log_probs and not blocks.is_shared
-    if temperature == 1 or not (asks or blocks.measures_kl):
+    if temperature == 1 or not blocks.constraint.asks_log_probs or blocks.is_shared:
         return None
-    other = "leave constraint.target out" if asks else "measure.num_kl_rollouts to 0"
-    return f"{ROLLOUT}.temperature={temperature}, but the refiner's log-probs are at 1: set it to 1, or {other}"
+    return (
+        f"{ROLLOUT}.temperature={temperature}, but the refiner's log-probs are at 1: set it to 1, or leave "
+        "constraint.target out"
+    )
 
 
 @rule("config")

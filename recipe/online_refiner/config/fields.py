@@ -45,7 +45,7 @@ class MeasureConfig:
     num_kl_rollouts: NotNegative | None = None
     """Responses per step, at most, on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
     ``constraint.mode=none`` or placement ``external``. All of them where verl's workers compute it: static KL, or the
-    actor without its adapter."""
+    actor without its adapter. Where it cannot be measured, a warning says why, and the run goes on."""
     cross_entropy_all_every: NotNegative = 10
     """Every so many steps, measure the cross-entropy over all refinements, not only accepted ones. 0: never."""
 
@@ -77,6 +77,10 @@ class RefinementConfig:
     sizing: SizingConfig
     has_reference_worker: bool
     """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
+    temperature: float
+    """The temperature of rollouts, at which verl computes log-probs."""
+    trains_lora: bool
+    """Whether the policy is an adapter, so that the actor without it is its first weights."""
 
     @property
     def refines(self) -> bool:
@@ -95,9 +99,32 @@ class RefinementConfig:
 
     @property
     def num_kl_rollouts(self) -> int:
-        """Responses a step, at most, on which the KL to the reference is measured."""
+        """Responses a step, at most, on which the KL to the reference is measured: 0 where it cannot be measured."""
+        return self._num_kl_asked if self.fault_of_kl is None else 0
+
+    @property
+    def _num_kl_asked(self) -> int:
         default = 64 if self.refines and self.refiner.placement != "external" else 0
         return default if self.measure.num_kl_rollouts is None else self.measure.num_kl_rollouts
+
+    @property
+    def fault_of_kl(self) -> str | None:
+        """Why the KL to the reference cannot be measured, in one line; None if it can be, or nobody asks for it."""
+        if self._num_kl_asked == 0 or self.has_reference_worker:
+            return None
+        key = f"measure.num_kl_rollouts={self._num_kl_asked}"
+        if self.refiner.has_replicas and self.temperature != 1:
+            return (
+                f"{key} with actor_rollout_ref.rollout.temperature={self.temperature}: the refiner's log-probs are at "
+                "temperature 1; set actor_rollout_ref.rollout.temperature=1 to measure the KL"
+            )
+        if not self.refiner.has_replicas and not self.trains_lora:
+            return (
+                f"{key} with refiner.placement={self.refiner.placement}: only the actor without its adapter gives the "
+                "reference's log-probs; to measure the KL, set actor_rollout_ref.actor.use_kl_loss=true and "
+                "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank=16)"
+            )
+        return None
 
     @property
     def measures_kl(self) -> bool:
@@ -131,7 +158,12 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
     blocks["refiner"] = read_refiner(refiner)
     blocks["constraint"] = read_constraint(_values(config, "constraint"))
     has_reference = bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
-    return RefinementConfig(**blocks, has_reference_worker=has_reference)
+    return RefinementConfig(
+        **blocks,
+        has_reference_worker=has_reference,
+        temperature=config.actor_rollout_ref.rollout.temperature,
+        trains_lora=config.actor_rollout_ref.model.lora_rank != 0,
+    )
 
 
 def _values(config: DictConfig, name: str) -> dict[str, Any]:

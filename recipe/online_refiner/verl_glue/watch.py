@@ -125,8 +125,9 @@ def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> 
     parts = [Part(name, actor) for name, actor in actors]
 
     replicas: dict[str, list[RolloutReplica]] = {"rollout": [], "reward model": []}
-    for manager in trainer._rollout_server_managers():
-        replicas["rollout"] += manager.get_replicas()
+    managers = [getattr(trainer, name, None) for name in ("llm_server_manager", "standalone_server_manager")]
+    for manager in managers:  # of which the separate trainer has both
+        replicas["rollout"] += manager.get_replicas() if manager is not None else []
     if trainer.reward_loop_manager.reward_model_manager is not None:
         replicas["reward model"] += trainer.reward_loop_manager.reward_model_manager.rollout_replicas
     for kind, ones in replicas.items():

@@ -381,9 +381,6 @@ MISTAKES = {
         ((SOFT,), "refiner.by_source={a: {url: https://host/v1}}"),
         (EXTERNAL, "refiner.model_path=other"),
         ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
-        (EXTERNAL, TRACKED),
-        ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
-        ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
         *[(SHARED, f"{MODEL}.{own}") for own in ("lora_rank=0", "lora_adapter_path=x", "lora.merge=true")],
         (SHARED, "refiner.model_path=other"),
         *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
@@ -410,7 +407,7 @@ MISTAKES = {
         ((), f"{MODEL}.mtp.enable=true"),
     ],
     "reference-log-probs-are-at-temperature-1": [
-        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (TRACKED, SOFT, *IN_PLACE)),
+        *(((f"{ROLLOUT}.temperature=0.7",), key) for key in (SOFT, *IN_PLACE)),
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
     "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
@@ -434,6 +431,40 @@ CASES = [(rule, settings, mistake) for rule, cases in MISTAKES.items() for setti
 def test_what_one_setting_makes_wrong(rule: str, settings: tuple[str, ...], mistake: str) -> None:
     load(composed(*settings))
     assert error_of(*settings, mistake).endswith(f" [{rule}]")
+
+
+COOLED = f"{ROLLOUT}.temperature=0.9"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ((COOLED,), f"{ROLLOUT}.temperature=0.9"),
+        ((COOLED, NONE, TRACKED), f"{ROLLOUT}.temperature=0.9"),
+        ((*EXTERNAL, TRACKED), "refiner.placement=external"),
+        ((*EXTERNAL, NONE, TRACKED), "refiner.placement=external"),
+        (("refiner.placement=shared", NONE, TRACKED), "refiner.placement=shared"),
+    ],
+)
+def test_a_kl_that_cannot_be_measured_refuses_no_run(settings: tuple[str, ...], key: str) -> None:
+    blocks = load(composed(*settings))
+    assert (blocks.num_kl_rollouts, blocks.measures_kl, blocks.measures_kl_by_actor) == (0, False, False)
+    assert f" with {key}: " in (blocks.fault_of_kl or "")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (TRACKED,),
+        (*EXTERNAL,),
+        (*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"),
+        (*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"),
+        (COOLED, TRACKED, f"{ACTOR}.use_kl_loss=true"),
+        (COOLED, "measure.num_kl_rollouts=0"),
+    ],
+)
+def test_a_kl_that_can_be_measured_or_is_not_asked_for_has_no_fault(settings: tuple[str, ...]) -> None:
+    assert load(composed(*settings)).fault_of_kl is None
 
 
 @pytest.mark.parametrize("settings", sorted({settings for _, settings, _ in CASES}))

@@ -1,6 +1,7 @@
 """The table of verl's names: all are there and used, no override is left out; a start with another verl ends."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import os
@@ -14,13 +15,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from checked_run import checked
 from omegaconf import DictConfig
 from packaging.requirements import Requirement
-from verl_contract import HOOKS, Hook, file_of, names_in
 
 from recipe.online_refiner import main
 from recipe.online_refiner.main import WRITTEN_FOR, prepare
+from recipe.online_refiner.verl_glue.contract import HOOKS, Hook, fault_of, file_of, names_in
 from recipe.online_refiner.verl_glue.task_runner import ACTOR_IS_THERE
+from recipe.preflight import cautions
 
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
@@ -42,10 +45,7 @@ def test_names_of_a_module_are_found() -> None:
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.path)
 def test_the_installed_verl_has_each_name(hook: Hook) -> None:
-    names = names_in(file_of(hook).read_text())
-    assert hook.name in names, f"{hook.needed_by} needs it"
-    if hook.parameters is not None:
-        assert names[hook.name] == hook.parameters, f"{hook.needed_by} passes or takes these"
+    assert fault_of(hook) is None, f"{hook.needed_by} needs it"
 
 
 def verl_bases(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
@@ -71,7 +71,7 @@ def test_every_override_is_in_the_table_and_takes_what_verl_passes() -> None:
     assert len(overrides) >= 25
     known = {hook.path: hook for hook in HOOKS}
     for path, override, module in overrides:
-        assert path in known, f"{module} overrides {path}: add it to tests/helpers/verl_contract.py"
+        assert path in known, f"{module} overrides {path}: add it to recipe/online_refiner/verl_glue/contract.py"
         hook = known[path]
         assert hook.needed_by == module
         if not inspect.isfunction(override):
@@ -151,8 +151,10 @@ def test_the_start_ends_in_one_line(found: str | None, tmp_path: Path) -> None:
         place.write_text(f"{found}\n")
         (tmp_path / "verl" / "__init__.py").write_text("raise ImportError('it is only looked at')")
         begin += f"sys.path.insert(0, {str(tmp_path)!r}); "
-        expected = "verl 0.10.0 is not what this extension is written for, which overrides private parts of it; run: "
-        expected += "pip install 'verl==0.9.1'"
+        of_verl = [hook for hook in HOOKS if hook.module.startswith("verl.")]
+        expected = f"verl 0.10.0: there is no module {of_verl[0].module}, which {of_verl[0].needed_by} needs "
+        expected += f"({len(of_verl)} of {len(HOOKS)} names differ); "
+        expected += "run: pip install 'verl==0.9.1' 'TransferQueue>=0.1.11'"
     code = begin + "from recipe.online_refiner.main import command; command()"
     environment = {name: value for name, value in os.environ.items() if name != "VERL_CONFIG"}  # as in a user's shell
     command = [sys.executable, "-c", code]
@@ -178,3 +180,47 @@ def test_a_script_of_ones_own_is_refused_too(
 def test_verls_log_has_the_line_that_tells_its_set_up() -> None:
     (file,) = {file_of(hook) for hook in HOOKS if hook.module.endswith("v1.trainer_base")}
     assert f'logger.info("{ACTOR_IS_THERE}")' in file.read_text()
+
+
+def copied_verl(folder: Path, version: str, hook: Hook | None = None, renamed: str = "") -> Path:
+    """Return a folder with the sources of verl that the table names, as another version, a hook's name replaced."""
+    for one in HOOKS:
+        place = folder.joinpath(*one.module.split(".")).with_suffix(".py")
+        if one.module.startswith("verl.") and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(file_of(one).read_text())
+    if hook is not None:
+        place = folder.joinpath(*hook.module.split(".")).with_suffix(".py")
+        place.write_text(re.sub(rf"\b{hook.name.rpartition('.')[2]}\b", renamed, place.read_text()))
+    (folder / "verl" / "version").mkdir()
+    (folder / "verl" / "version" / "version").write_text(version)
+    (folder / "verl" / "__init__.py").touch()
+    return folder
+
+
+ASKED = "from recipe.online_refiner.main import check_packages; check_packages()"
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "0.10.0"])
+@pytest.mark.parametrize("hook", [None, *HOOKS[:1]])
+def test_names_decide_and_not_the_version(version: str, hook: Hook | None, tmp_path: Path) -> None:
+    folder = copied_verl(tmp_path, version, hook, renamed="_renamed")
+    begin = f"import sys; sys.path.insert(0, {str(folder)!r}); "
+    done = subprocess.run([sys.executable, "-c", begin + ASKED], cwd=REPOSITORY, capture_output=True, text=True)
+    if hook is None:
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        said = f"verl {version}: {hook.module} has no {hook.name}, which {hook.needed_by} needs; run: pip install "
+        assert done.stderr.splitlines()[-1].startswith(f"ValueError: {said}")
+
+
+def test_other_parameters_are_another_name() -> None:
+    hook = next(hook for hook in HOOKS if hook.parameters)
+    assert fault_of(dataclasses.replace(hook, parameters=("other",))) == (
+        f"{hook.path} takes ({', '.join(hook.parameters or ())}) instead of (other)"
+    )
+
+
+def test_a_version_that_was_not_tried_is_named(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cautions, "TRIED", ("0.8.9",))
+    assert "was not tried with this extension" in cautions.cautions(checked(config))[0]

@@ -1,8 +1,8 @@
 """What this extension counts on in verl beside what it imports: hooks, patched names, private names, attributes.
 
-A method of ours that verl no longer calls, because it calls it something else, fails silently: the run trains as if
-there were no constraint. So a start refuses other versions of verl (``main.py`` ``check_packages``), and tests look for
-each of these names in the installed one. They read its sources, which only a worker would import in part.
+A method of ours that verl no longer calls, because verl renamed it, fails silently: the run trains as if there were no
+constraint. So each start looks for these names in the installed verl, whatever its version (``faults_of_contract``).
+The look-up reads verl's sources, because importing them would take seconds. It needs neither torch nor verl.
 
 A name that our modules import is not here: without it the import fails.
 """
@@ -11,6 +11,7 @@ import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -90,7 +91,6 @@ HOOKS = [
     # ---- the trainer: called and read
     Hook(f"{TRAINER}._compute_ref_log_prob", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}.get_reward_handles", OF_TRAINER, ()),
-    Hook(f"{TRAINER}._rollout_server_managers", OF_WATCH, ()),
     Hook(f"{TRAINER}.role_worker_mapping", OF_TRAINER),
     Hook(f"{TRAINER}.resource_pool_manager", OF_TRAINER),
     Hook(f"{TRAINER}.tokenizer", OF_TRAINER),
@@ -254,6 +254,23 @@ HOOKS = [
 """All are there in the version that we extend."""
 
 
+TRIED = ("0.9.1",)
+"""Versions of verl with which the tests of this extension ran."""
+
+
+def version_of(name: str) -> str | None:
+    """Return a package's version, or None if it is not installed.
+
+    The version of verl is that of the folder that Python imports: pip may know another one.
+    """
+    if name == "verl" and (spec := find_spec(name)) and spec.origin:
+        return (Path(spec.origin).parent / "version" / "version").read_text().strip()
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def file_of(hook: Hook) -> Path:
     """Return the source of the module that a hook is in."""
     package, *parts = hook.module.split(".")
@@ -262,7 +279,33 @@ def file_of(hook: Hook) -> Path:
     return Path(str(spec.origin)).parent.joinpath(*parts).with_suffix(".py")
 
 
+def fault_of(hook: Hook) -> str | None:
+    """Return what the installed package lacks for one hook, in words; None if the hook is there."""
+    file = file_of(hook)
+    if not file.is_file():
+        return f"there is no module {hook.module}"
+    names = names_of(file)
+    if hook.name not in names:
+        return f"{hook.module} has no {hook.name}"
+    if hook.parameters is not None and names[hook.name] != hook.parameters:
+        now = ", ".join(names[hook.name] or ())
+        return f"{hook.path} takes ({now}) instead of ({', '.join(hook.parameters)})"
+    return None
+
+
 @functools.cache
+def faults_of_contract() -> list[tuple[Hook, str]]:
+    """Return the hooks that the installed packages lack, each with what is wrong in words."""
+    found = ((hook, fault_of(hook)) for hook in HOOKS)
+    return [(hook, fault) for hook, fault in found if fault is not None]
+
+
+@functools.cache
+def names_of(file: Path) -> dict[str, tuple[str, ...] | None]:
+    """Return what a file defines (``names_in``)."""
+    return names_in(file.read_text())
+
+
 def names_in(source: str) -> dict[str, tuple[str, ...] | None]:
     """Return what a module defines, with the parameters of what is a function.
 
