@@ -54,13 +54,13 @@ unit() {
     run wait $!
 }
 e2e() {
-    run together tests/e2e "$@"
+    run together tests/e2e tests/recipes "$@"
     run alone "$@"
 }
 all() { # long tests first, style and types beside them
     static &
     local checks=$!
-    run together tests/e2e tests/unit
+    run together tests/e2e tests/recipes tests/unit
     run wait $checks
     run alone
 }
