@@ -22,7 +22,7 @@ sys.exit(bool(faults_of_contract()))
 PYTHON
 
 echo "== imports"
-.venv/bin/python - <<'PYTHON' 2>/dev/null || failed=1
+.venv/bin/python - <<'PYTHON' 2> >(tail -n 1 >&2) || failed=1
 import importlib
 import pkgutil
 import sys
@@ -50,5 +50,5 @@ sys.exit(bool(wrong))
 PYTHON
 
 echo "== example scripts"
-.venv/bin/python tests/recipes/composed.py 2>/dev/null || failed=1
+.venv/bin/python tests/recipes/composed.py 2> >(tail -n 1 >&2) || failed=1
 exit $failed

@@ -94,9 +94,14 @@ def test_a_row_whose_worker_died_is_a_plain_response() -> None:
 NAMES = ("verdict", "source")
 
 
+def measured(most: int) -> tuple[str, str]:
+    """Return what lets replicas measure the KL of so many rollouts: their log-probs are at temperature 1."""
+    return f"measure.num_kl_rollouts={most}", "actor_rollout_ref.rollout.temperature=1"
+
+
 def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a step in which one row is not refined yet: neither texts nor their ids."""
-    trainer, batch, read = Trainer("constraint.mode=penalty", "measure.num_kl_rollouts=4"), refined_rows(lost=1), {}
+    trainer, batch, read = Trainer("constraint.mode=penalty", *measured(4)), refined_rows(lost=1), {}
     trainer.workers.reference = dict(zip(KEYS, [[-1.0] * len(ids) for ids in RESPONSES], strict=True))
 
     def seen(**arguments: Any) -> Any:
@@ -167,29 +172,29 @@ def test_seconds_of_stages_within_verls_are_taken_out_of_verls() -> None:
     assert found["refiner/hidden_s"] == 3.0
 
 
-def k3(rows: list[int], reference: dict[int, list[float]]) -> float:
+def k3(rows: list[int], reference: dict[int, list[float]], temperature: float) -> float:
     """Return the mean of exp(d) - 1 - d over the policy's tokens of some rows."""
     found = []
     for row in rows:
-        own = at_temperature(log_probs(PROMPTS[row], RESPONSES[row]))
+        own = at_temperature(log_probs(PROMPTS[row], RESPONSES[row]), temperature)
         for there, here, is_own in zip(reference[row], own, MASKS[row], strict=True):
             found += [math.exp(there - here) - 1 - (there - here)] * is_own
     return sum(found) / len(found)
 
 
 def test_the_kl_is_measured_where_a_replica_answered() -> None:
-    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=4")
+    trainer = Trainer("constraint.mode=sft", *measured(4))
     reference = {row: [-0.25 * t for t in range(len(ids))] for row, ids in enumerate(RESPONSES)}
     known = [0, 2, 3]
     trainer.workers.reference = {KEYS[row]: reference[row] for row in known}
     trainer.take(refined_rows())
     assert sorted(trainer.workers.scored) == KEYS, "padding is not asked about"
-    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3(known, reference), rel=1e-5)
+    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3(known, reference, temperature=1), rel=1e-5)
     assert trainer.state.metrics["tokens/kl_ref"] == sum(len(RESPONSES[row]) for row in known)
 
 
 def test_a_mini_batch_measures_its_share_of_a_step() -> None:
-    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=3")
+    trainer = Trainer("constraint.mode=sft", *measured(3))
     trainer.parameter_sync_step = 2
     trainer.workers.reference = dict(zip(KEYS, [[-1.0] * len(ids) for ids in RESPONSES], strict=True))
     trainer.take(refined_rows())
@@ -203,7 +208,9 @@ def test_the_kl_to_the_actor_without_its_adapter_leaves_the_adapter_on() -> None
     trainer.take(refined_rows())
     pairs = zip(PROMPTS, RESPONSES, strict=True)
     reference = [at_temperature(log_probs(prompt, ids, is_reference=True)) for prompt, ids in pairs]
-    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3([*range(4)], dict(enumerate(reference))), rel=1e-5)
+    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(
+        k3([*range(4)], dict(enumerate(reference)), temperature=0.5), rel=1e-5
+    )
     assert not any("no_lora_adapter" in said for said in trainer.said)
     assert trainer.timing_raw["kl_ref"] > 0
 
