@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.verl_glue.contract import HOOKS, faults_of_contract, version_of
+from recipe.online_refiner.verl_glue.contract import HOOKS, caution_of_version, faults_of_contract, version_of
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preflight.rules import Run, check
@@ -132,7 +132,7 @@ def command() -> None:
 def check_packages() -> None:
     """Check, without importing them, that the packages have the names that this extension overrides and reads.
 
-    Another version of verl is accepted if it has all names; ``prepare`` says so (``recipe/preflight/cautions.py``).
+    Another version of verl is accepted if it has all names; ``prepare`` warns of it.
 
     Raises:
         ValueError: One line: what is missing, and what to install.
@@ -230,7 +230,7 @@ def prepare(config: DictConfig) -> str:
     _validate(config)
     run.plan = make_plan(config, blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
-    for line in cautions(run):
+    for line in filter(None, (caution_of_version(), *cautions(run))):
         print("warning:", line, file=sys.stderr)
     plan = run.plan.describe(config, blocks, run.files.num_prompts)
     return f"{plan}\n\n{trials.shown_prompt(run)}" if config.dry_run and blocks.refines else plan

@@ -4,7 +4,6 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig
 from verl.utils.fs import copy_to_local
 
-from recipe.online_refiner.verl_glue.contract import HOOKS, TRIED, version_of
 from recipe.preflight.models import without_weights
 from recipe.preflight.rules import Run, has_critic
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
@@ -15,18 +14,8 @@ FAR = 10
 
 def cautions(run: Run) -> list[str]:
     """Return what a run's user should hear before it starts."""
-    found = (_verl(), _kl(run), _eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
+    found = (_kl(run), _eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
     return [line for line in (*found, *_resumes_in_part(run)) if line]
-
-
-def _verl() -> str | None:
-    """Say so where this extension was never tried with the installed verl, which has all names that it needs."""
-    if (found := version_of("verl")) in TRIED:
-        return None
-    return (
-        f"verl {found} was not tried with this extension, whose tests ran with {', '.join(TRIED)}; all {len(HOOKS)} "
-        "names that it overrides or reads are there, so the run goes on"
-    )
 
 
 def _kl(run: Run) -> str | None:

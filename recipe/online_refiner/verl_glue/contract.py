@@ -293,6 +293,16 @@ def fault_of(hook: Hook) -> str | None:
     return None
 
 
+def caution_of_version() -> str | None:
+    """Return a warning if this extension was never tried with the installed verl, or None if it was."""
+    if (found := version_of("verl")) in TRIED:
+        return None
+    return (
+        f"verl {found} was not tried with this extension, whose tests ran with {', '.join(TRIED)}; all {len(HOOKS)} "
+        "names that it overrides or reads are there, so the run goes on"
+    )
+
+
 @functools.cache
 def faults_of_contract() -> list[tuple[Hook, str]]:
     """Return the hooks that the installed packages lack, each with what is wrong in words."""

@@ -15,15 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from checked_run import checked
 from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
 from recipe.online_refiner import main
 from recipe.online_refiner.main import WRITTEN_FOR, prepare
+from recipe.online_refiner.verl_glue import contract
 from recipe.online_refiner.verl_glue.contract import HOOKS, Hook, fault_of, file_of, names_in
 from recipe.online_refiner.verl_glue.task_runner import ACTOR_IS_THERE
-from recipe.preflight import cautions
 
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
@@ -221,6 +220,7 @@ def test_other_parameters_are_another_name() -> None:
     )
 
 
-def test_a_version_that_was_not_tried_is_named(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cautions, "TRIED", ("0.8.9",))
-    assert "was not tried with this extension" in cautions.cautions(checked(config))[0]
+def test_a_version_that_was_not_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert contract.caution_of_version() is None
+    monkeypatch.setattr(contract, "TRIED", ("0.8.9",))
+    assert "was not tried with this extension" in (contract.caution_of_version() or "")
