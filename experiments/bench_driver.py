@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.stages import Stages

@@ -19,7 +19,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipe.online_refiner.constraints.eq6 import NONE, diff
+from recipe.online_refiner.method.eq6 import NONE, diff
 from recipe.runs.files import Records
 from refiner_worker.config import TEMPLATES, template_path
 from refiner_worker.prompts import InPlacePrompt

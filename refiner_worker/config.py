@@ -46,14 +46,6 @@ def nearest(name: Any, known: Collection[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def is_higher(reward: float, other: float) -> bool:
-    """Tell whether a reward is higher than another one. verl keeps them in float32: 0.9 is less there than it is here.
-
-    Example: ``is_higher(1.0, sum([0.1] * 10))`` is False, though that sum is a hair below 1.
-    """
-    return bool(np.float32(reward) > np.float32(other))
-
-
 def what_lacks(said: str, wanted: Mapping[str, bool]) -> str | None:
     """Return one line that says which settings to make: those of ``wanted`` that do not hold; None if all do."""
     lacking = [setting for setting, holds in wanted.items() if not holds]

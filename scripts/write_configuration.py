@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of another checkout's envi
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from recipe.online_refiner.config.fields import BLOCKS
-from recipe.online_refiner.constraints import CONSTRAINTS
-from recipe.online_refiner.constraints.base import Weighted
+from recipe.online_refiner.method.constraint import Weighted
+from recipe.online_refiner.method.modes import CONSTRAINTS
 from refiner_worker.config import PLACEMENTS
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 YAML = """\
 # @package _global_
 # What this extension adds to a config of verl's. Written by `python scripts/write_configuration.py` from the
-# fields of refiner_worker/config.py, recipe/online_refiner/constraints and config/fields.py. In a recipe of your own:
+# fields of refiner_worker/config.py, recipe/online_refiner/method and config/fields.py. In a recipe of your own:
 #   defaults: [ppo_trainer, refinement: online, _self_]
 #   hydra.searchpath: [pkg://verl.trainer.config, pkg://recipe.online_refiner.config]
 #   run_ppo(config, task_runner_class=recipe.online_refiner.verl_glue.task_runner.OnlineRefinerTaskRunner)

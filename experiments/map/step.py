@@ -1,7 +1,7 @@
 """One run, step by step: rollout, refinements, one update. What Ray's workers do in the product is called in a row.
 
 Ours are generation, the prompts and the order of the calls. The product's: which responses are refined (``choose``),
-the gate, alignment, charge, credit and penalty (``constraints``), the actor with its refined rows (``actor.py``).
+the gate, alignment, charge, credit and penalty (``method``), the actor with its refined rows (``actor.py``).
 verl's: KL and its place, advantages, mini-batches, losses. A test makes the same update by the real trainer.
 """
 
@@ -26,9 +26,9 @@ from experiments.map.bases import model_of
 from experiments.map.model import generate
 from experiments.map.tasks import EOS, LENGTH, LONGEST_ANSWER, REWARDS, RULES, Question, questions
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.eq6 import NONE, Charges, accepts, charges_of
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.eq6 import NONE, Charges, accepts, charges_of
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import choose
 from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
 from recipe.online_refiner.verl_glue.loss import jagged

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from experiments.bootstrap import interval
-from recipe.online_refiner.pairs import Verdict
+from recipe.online_refiner.method.pairs import Verdict
 
 RESULTS = Path(__file__).parents[1] / "results" / "refiners"
 CELLS, UNSOLVED, STORIES = (RESULTS / f"{name}.csv" for name in ("cells", "unsolved", "stories"))

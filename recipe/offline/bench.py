@@ -14,7 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from recipe.online_refiner.pairs import Refinement, Rollout, feedback_of
+from recipe.online_refiner.method.pairs import Refinement, Rollout, feedback_of
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.rewarding.answers import checked
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError

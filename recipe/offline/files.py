@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe.offline.journal import Journal
-from recipe.online_refiner.pairs import Verdict
+from recipe.online_refiner.method.pairs import Verdict
 from recipe.runs.files import to_lines
 from refiner_worker.parsing import decode
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.runs.files import read_rows, to_lines
 from recipe.runs.lock import Lock
 

@@ -20,7 +20,7 @@ from recipe.offline.bench import GIVEN, Bench, Engine, Reward, num_answers
 from recipe.offline.files import all_answers, card, formats, write
 from recipe.offline.journal import LOST, Journal
 from recipe.offline.shares import Found
-from recipe.online_refiner.pairs import FAILURES
+from recipe.online_refiner.method.pairs import FAILURES
 from refiner_worker.client import RunEndedError
 from refiner_worker.config import BY_SOURCE, OF_SERVERS, External, RefinerConfig, read_refiner
 

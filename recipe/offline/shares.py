@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from refiner_worker.config import is_higher
+from recipe.online_refiner.method.eq6 import is_higher
+from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 
 FEWEST = 5
 """Problems, of which an interval says something: that of a few which are alike has no width."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from recipe.online_refiner.pairs import SKIPPED, Pair, luck
+from recipe.online_refiner.method.pairs import SKIPPED, Pair, luck
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from recipe.online_refiner.constraints import CONSTRAINTS
-from recipe.online_refiner.constraints.base import Mean
-from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.method.constraint import Mean
+from recipe.online_refiner.method.modes import CONSTRAINTS
+from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
+from recipe.online_refiner.method.step import StepState
 from recipe.rewarding.answers import as_number
 
 MOMENTS = {

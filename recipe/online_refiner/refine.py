@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from rapidfuzz.distance import Levenshtein
 from ray import cloudpickle
 
-from recipe.online_refiner.constraints.base import Companion
-from recipe.online_refiner.constraints.eq6 import accepts
-from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, best_of, by_size
+from recipe.online_refiner.method.constraint import Companion
+from recipe.online_refiner.method.eq6 import accepts, is_higher
+from recipe.online_refiner.method.pairs import Refinement, Request, Rollout, Verdict, best_of, by_size
 from recipe.rewarding.answers import as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
-from refiner_worker.config import RefinerConfig, is_higher
+from refiner_worker.config import RefinerConfig
 from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG, Answer, conversation, decode, edge, parse_answer

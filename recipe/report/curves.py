@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 import plotly.graph_objects as go
 
-from recipe.online_refiner.pairs import FAILURES, SKIPPED
+from recipe.online_refiner.method.pairs import FAILURES, SKIPPED
 from recipe.report.reading import Arm
 
 COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#d4a62b", "#c2476b", "#52a7c4")

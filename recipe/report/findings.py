@@ -9,7 +9,7 @@ from statistics import fmean, variance
 
 import pandas
 
-from recipe.online_refiner.pairs import FAILURES, Verdict
+from recipe.online_refiner.method.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
 
 ENDS = 0.2

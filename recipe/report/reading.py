@@ -12,7 +12,7 @@ import fsspec
 import pandas
 import yaml
 
-from recipe.online_refiner.pairs import FAILURES, Verdict, group_of
+from recipe.online_refiner.method.pairs import FAILURES, Verdict, group_of
 from recipe.runs.files import TOKENS, Records, objects_of
 
 MAX_BYTES = 12 << 20

@@ -11,7 +11,7 @@ from played_actor import Group, log_probs
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.method.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue.rows import TAG, pair_of, read_tokens, with_pair, write_log_probs
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSync

@@ -7,7 +7,7 @@ import os.path
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from recipe.online_refiner.pairs import Refinement, Rollout
+from recipe.online_refiner.method.pairs import Refinement, Rollout
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import RefinerClient
 from refiner_worker.config import TEMPLATES, read_refiner

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipe.online_refiner.constraints.sft import TOP_K, padded_top
+from recipe.online_refiner.method.sft import TOP_K, padded_top
 
 EOS, NUM_ROWS = 2, 8
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]

@@ -18,8 +18,9 @@ import sys
 import torch
 from worlds import ascend, constraint, expected_update, make_world
 
-from recipe.online_refiner.constraints import Constraint, eq6
-from recipe.online_refiner.constraints.in_place import InPlace
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.constraint import Constraint
+from recipe.online_refiner.method.in_place import InPlace
 
 MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets
     "lagrangian": constraint("lagrangian"),

@@ -15,11 +15,12 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner.constraints import Constraint, eq6, read_constraint
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.in_place import InPlace
-from recipe.online_refiner.constraints.sft import TOP_K
-from recipe.online_refiner.pairs import Pair, Refinement, Verdict
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.constraint import Constraint, Turn
+from recipe.online_refiner.method.in_place import InPlace
+from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.pairs import Pair, Refinement, Verdict
+from recipe.online_refiner.method.sft import TOP_K
 from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, refined_loss
 from refiner_worker.engines import ABSENT, Top
 

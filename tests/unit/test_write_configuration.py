@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.constraints import CONSTRAINTS
+from recipe.online_refiner.method.modes import CONSTRAINTS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "write_configuration.py"
 

@@ -159,7 +159,7 @@ def refiner_goes_with_the_rest(run: Run) -> str | None:
 
 @rule("config")
 def constraint_goes_with_the_rest(run: Run) -> str | None:
-    """The constraint goes with estimator, loss, refiner and placement (``constraints``, a class a mode)."""
+    """The constraint goes with estimator, loss, refiner and placement (``method``, a class a mode)."""
     return run.blocks.constraint.refusal(run.config, run.blocks)
 
 

@@ -1,6 +1,6 @@
 """The blocks of this extension's config, read from the run's. Needs no torch, no verl.
 
-The keys of ``refiner`` are in ``refiner_worker/config.py``, those of ``constraint`` in ``constraints``, a class a mode.
+The keys of ``refiner`` are in ``refiner_worker/config.py``, those of ``constraint`` in ``method``, a class a mode.
 What keys ask of verl's is in ``checks.py``.
 """
 
@@ -13,8 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints import Constraint, read_constraint
-from recipe.online_refiner.constraints.base import PositiveNumber
+from recipe.online_refiner.method.constraint import Constraint, PositiveNumber
+from recipe.online_refiner.method.modes import read_constraint
 from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key, read_keys, read_refiner
 
 

@@ -10,7 +10,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.padding import response_from_nested
 
-from recipe.online_refiner.constraints.eq6 import NONE, charge
+from recipe.online_refiner.method.eq6 import NONE, charge
 from recipe.online_refiner.verl_glue.loss import (
     ONLY_RESPONSES,
     MicroBatches,

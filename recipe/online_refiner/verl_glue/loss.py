@@ -39,7 +39,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import DistillationLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
-from recipe.online_refiner.constraints.sft import TOP_K
+from recipe.online_refiner.method.sft import TOP_K
 from refiner_worker.engines import ABSENT
 
 Loss = tuple[Tensor, dict[str, Any]]

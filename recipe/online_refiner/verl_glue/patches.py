@@ -15,7 +15,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from recipe.online_refiner.pairs import group_of
+from recipe.online_refiner.method.pairs import group_of
 from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
 from recipe.rewarding import managers
 from recipe.rewarding.answers import awaited, checked_score

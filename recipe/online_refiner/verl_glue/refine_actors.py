@@ -32,8 +32,8 @@ from verl.protocol import DataProto
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
+from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.pairs import Pair, Refinement, Request, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records

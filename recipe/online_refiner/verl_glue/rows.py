@@ -28,9 +28,8 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
-from recipe.online_refiner.constraints import Constraint
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, feedback_of, group_of, last_turn
+from recipe.online_refiner.method.constraint import Constraint, Turn
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, feedback_of, group_of, last_turn
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
 from refiner_worker.parsing import conversation, decode

@@ -34,9 +34,9 @@ from verl.workers.rollout.utils import update_prometheus_config
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
-from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 from recipe.online_refiner.verl_glue.hosting import Hosting

@@ -16,7 +16,8 @@ from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import config, main
-from recipe.online_refiner.constraints import Constraint, read_constraint
+from recipe.online_refiner.method.constraint import Constraint
+from recipe.online_refiner.method.modes import read_constraint
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue import task_runner
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorker

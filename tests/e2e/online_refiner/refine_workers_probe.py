@@ -23,7 +23,7 @@ from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue import watch
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.pairs import Refinement, Request, Rollout
+from recipe.online_refiner.method.pairs import Refinement, Request, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner
 from recipe.online_refiner.verl_glue.loss import TOP_K

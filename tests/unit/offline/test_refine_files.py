@@ -18,7 +18,7 @@ from recipe.offline.files import all_answers, formats, write
 from recipe.offline.journal import Journal
 from recipe.offline.run import config_of, found_in, read_data, reward_of
 from recipe.offline.shares import Found
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.preflight.files import read_tokenizer
 from refiner_worker.client import RefinerRequestError
 from refiner_worker.turn_end import TurnEnd

@@ -8,7 +8,7 @@ import pytest
 
 from recipe.offline.run import choose, config_of
 from recipe.offline.shares import OUTCOMES, Found, interval
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 
 
 def group(problem: int, *rewards: float) -> list[Rollout]:

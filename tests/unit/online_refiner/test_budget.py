@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipe.online_refiner.budget import FORGET, NUM_BANDS, NUM_FIRST, Budget, Kind, Rollouts, bands
-from recipe.online_refiner.pairs import FAILURES, Pair, Verdict
+from recipe.online_refiner.method.pairs import FAILURES, Pair, Verdict
 
 
 def rollouts(rewards: Mapping[int, float], solved: Collection[int] = (), num_tokens: int = 1000) -> Rollouts:

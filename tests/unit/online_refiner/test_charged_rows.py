@@ -26,7 +26,7 @@ from played_step import (
 )
 from torch import Tensor
 
-from recipe.online_refiner.constraints.penalty import Penalty
+from recipe.online_refiner.method.penalty import Penalty
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from written_model import Engine, WrittenServer, refined, with_template
 
-from recipe.online_refiner.pairs import Refinement, Verdict
+from recipe.online_refiner.method.pairs import Refinement, Verdict
 from refiner_worker.parsing import OPEN_TAG
 from refiner_worker.thoughts import Thoughts, read_thoughts
 

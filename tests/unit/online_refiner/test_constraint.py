@@ -13,9 +13,8 @@ from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
-from recipe.online_refiner.constraints import Constraint, read_constraint
-from recipe.online_refiner.constraints.base import Place
-from recipe.online_refiner.constraints.eq6 import (
+from recipe.online_refiner.method.constraint import Constraint, Place
+from recipe.online_refiner.method.eq6 import (
     ALIGNMENTS,
     NONE,
     Charges,
@@ -28,8 +27,9 @@ from recipe.online_refiner.constraints.eq6 import (
     since,
     times_charged,
 )
-from recipe.online_refiner.constraints.eta import Eta
-from recipe.online_refiner.constraints.in_place import InPlace
+from recipe.online_refiner.method.eta import Eta
+from recipe.online_refiner.method.in_place import InPlace
+from recipe.online_refiner.method.modes import read_constraint
 
 CREDITS: dict[str, Constraint] = {
     "return_to_go": read_constraint({"mode": "penalty"}),

@@ -17,7 +17,7 @@ from played_server import MODEL, Reply, Server, chat, error, serving, several
 from transformers import AutoTokenizer
 from waiting import comes_true
 
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import TextRefiner
 from refiner_worker import external
 from refiner_worker.config import TEMPLATES, External

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from recipe.online_refiner.pairs import Rollout
+from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.refine import num_kept_tokens, whole_characters
 
 

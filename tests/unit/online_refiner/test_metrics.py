@@ -20,8 +20,8 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.method.pairs import Pair, Verdict
+from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.report.findings import advice

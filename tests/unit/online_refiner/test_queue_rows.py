@@ -9,7 +9,7 @@ import transfer_queue as tq
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner.pairs import Rollout
+from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.patches import RewardLoopWorker
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorker

@@ -17,8 +17,9 @@ from transformers import AutoTokenizer
 from verl.experimental.agent_loop import AgentLoopOutput
 from written_model import WrittenServer, group_refined
 
-from recipe.online_refiner.constraints import Constraint, read_constraint
-from recipe.online_refiner.pairs import SKIPPED, Refinement, Request, Rollout, Verdict, best_of
+from recipe.online_refiner.method.constraint import Constraint
+from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.pairs import SKIPPED, Refinement, Request, Rollout, Verdict, best_of
 from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner, TextRefiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError

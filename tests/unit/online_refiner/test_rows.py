@@ -15,10 +15,10 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.engine_workers import TrainingWorker
 
-from recipe.online_refiner.constraints import read_constraint
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.sft import TOP_K
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
+from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, last_turn
+from recipe.online_refiner.method.sft import TOP_K
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import (
     MiniBatchWorker,

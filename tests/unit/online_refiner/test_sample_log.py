@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from verl.utils.tracking import Tracking
 
-from recipe.online_refiner.pairs import Pair, Verdict, choose_samples, luck
+from recipe.online_refiner.method.pairs import Pair, Verdict, choose_samples, luck
 from recipe.runs.samples import COLUMNS, MAX_TOKENS, SAMPLES, TOKENS, log_records
 
 PAIRS = [

@@ -14,9 +14,9 @@ from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.config.fields import read_blocks
+from recipe.online_refiner.method.pairs import Pair, Verdict
+from recipe.online_refiner.method.step import HOOKS, StepState
 from recipe.online_refiner.metrics import num_saying, zeros
-from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.step import HOOKS, StepState
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSeparateAsync, OnlineRefinerSync, TaskRunner
 from recipe.runs.files import RunDir

@@ -13,9 +13,9 @@ from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
+from recipe.online_refiner.method.pairs import Pair, Verdict
+from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.metrics import streaming_metrics
-from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue.streaming import Group, StreamingWorker
 
 

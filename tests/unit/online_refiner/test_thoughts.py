@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 from written_model import Engine, WrittenServer, group_refined, refined, with_template
 
-from recipe.online_refiner.constraints import read_constraint
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.eq6 import NONE
-from recipe.online_refiner.pairs import Verdict
+from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.eq6 import NONE
+from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.pairs import Verdict
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import Thoughts, read_thoughts

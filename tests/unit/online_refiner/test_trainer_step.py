@@ -26,7 +26,7 @@ from played_step import (
 )
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.method.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue import rows
 from recipe.online_refiner.verl_glue.rows import TAG
 

@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.method.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSeparateAsync

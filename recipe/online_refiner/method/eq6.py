@@ -13,16 +13,23 @@ turn) and a' its refinement. All tensors of one call live on one device. Log-pro
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from rapidfuzz.distance import Levenshtein
-
-from refiner_worker.config import is_higher
 
 if TYPE_CHECKING:  # the config is read without torch; every function here gets tensors
     from torch import Tensor
 
-    from recipe.online_refiner.pairs import Pair
+    from recipe.online_refiner.method.pairs import Pair
 
 # ---- 1. gate
+
+
+def is_higher(reward: float, other: float) -> bool:
+    """Tell whether a reward is higher than another one. verl keeps them in float32: 0.9 is less there than it is here.
+
+    Example: ``is_higher(1.0, sum([0.1] * 10))`` is False, though that sum is a hair below 1.
+    """
+    return bool(np.float32(reward) > np.float32(other))
 
 
 def accepts(refined_reward: float, reward: float) -> bool:

@@ -5,7 +5,7 @@ import logging
 import math
 from pathlib import Path
 
-from recipe.online_refiner.constraints.base import Constraint, Weighted
+from recipe.online_refiner.method.constraint import Constraint, Weighted
 
 logger = logging.getLogger(__name__)
 

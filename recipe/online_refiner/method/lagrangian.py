@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.penalty import Eq6Penalty
-from recipe.online_refiner.constraints.sft import SEQUENCE_LOSSES, Imitation
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.penalty import Eq6Penalty
+from recipe.online_refiner.method.sft import SEQUENCE_LOSSES, Imitation
 from refiner_worker.config import BLOCK
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import Column, Companion, Mean, Place, Turn, Weighted
-from recipe.online_refiner.constraints.penalty import Penalising
-from recipe.online_refiner.constraints.sft import Imitating
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
-from refiner_worker.config import BLOCK, TEMPLATES, is_higher, template_path
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.constraint import Column, Companion, Mean, Place, Turn, Weighted
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, best_of
+from recipe.online_refiner.method.penalty import Penalising
+from recipe.online_refiner.method.sft import Imitating
+from refiner_worker.config import BLOCK, TEMPLATES, template_path
 from refiner_worker.parsing import conversation
 from refiner_worker.prompts import InPlacePrompt
 
@@ -212,7 +212,7 @@ class Teacher(Companion):
 
     def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
         tokenizer, refined = refiner.prompt.tokenizer, result.text
-        is_better = is_higher(sibling.reward, rollout.reward)
+        is_better = eq6.is_higher(sibling.reward, rollout.reward)
         if refiner.prompt.thoughts:  # a' begins with one
             refined = refiner.answer_in(rollout, result.token_ids)
         shown = {

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints.base import Constraint
+from recipe.online_refiner.method.constraint import Constraint
 from refiner_worker.config import BLOCK
 
 

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS, Column, Place, Turn, Weighted
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.constraint import CRITIC_ESTIMATORS, Column, Place, Turn, Weighted
 from refiner_worker.config import BLOCK, nearest
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.pairs import Pair
+    from recipe.online_refiner.method.pairs import Pair
 
 CRITIC_FREE_ESTIMATORS = (
     "grpo",

@@ -13,17 +13,17 @@ from omegaconf import DictConfig
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints.eq6 import NONE
+from recipe.online_refiner.method.eq6 import NONE
 from refiner_worker.config import BLOCK
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.constraints.eq6 import Charges
-    from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
+    from recipe.online_refiner.method.eq6 import Charges
+    from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
+    from recipe.online_refiner.method.step import StepState
     from recipe.online_refiner.refine import Refiner
-    from recipe.online_refiner.step import StepState
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]

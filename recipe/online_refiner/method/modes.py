@@ -3,12 +3,12 @@
 from dataclasses import fields
 from typing import Any
 
-from recipe.online_refiner.constraints.base import Constraint
-from recipe.online_refiner.constraints.in_place import InPlace, InPlaceSft
-from recipe.online_refiner.constraints.lagrangian import Lagrangian
-from recipe.online_refiner.constraints.none import Unconstrained
-from recipe.online_refiner.constraints.penalty import Penalty
-from recipe.online_refiner.constraints.sft import Sft
+from recipe.online_refiner.method.constraint import Constraint
+from recipe.online_refiner.method.in_place import InPlace, InPlaceSft
+from recipe.online_refiner.method.lagrangian import Lagrangian
+from recipe.online_refiner.method.none import Unconstrained
+from recipe.online_refiner.method.penalty import Penalty
+from recipe.online_refiner.method.sft import Sft
 from refiner_worker.config import nearest, read_keys
 
 CONSTRAINTS: dict[tuple[str, str], type[Constraint]] = {

@@ -7,9 +7,9 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints.base import Column, Companion, Mean, Turn, Weighted
-from recipe.online_refiner.constraints.penalty import Rewritten
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout
+from recipe.online_refiner.method.constraint import Column, Companion, Mean, Turn, Weighted
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout
+from recipe.online_refiner.method.penalty import Rewritten
 from refiner_worker.config import BLOCK, what_lacks
 from refiner_worker.engines import ABSENT, Top
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.online_refiner.constraints.base import Constraint, Place
-from recipe.online_refiner.pairs import Pair, group_of
+from recipe.online_refiner.method.constraint import Constraint, Place
+from recipe.online_refiner.method.pairs import Pair, group_of
 from refiner_worker.client import RunEndedError
 
 HOOKS = ("on_sample_begin", "_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_update_actor")
