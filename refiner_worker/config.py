@@ -108,7 +108,6 @@ class RefinerConfig:
 
     has_replicas: ClassVar[bool] = False
     """Whether the run hosts replicas of the reference model."""
-    keep_prefix: ClassVar[bool] = False
     draft: ClassVar[Draft | None] = None
     nnodes: ClassVar[int] = 1
     n_gpus_per_node: ClassVar[int | None] = None
@@ -127,7 +126,7 @@ class RefinerConfig:
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
     (the group's best response), ``solution``."""
     response_length: Positive = from_key("data.max_response_length")
-    """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
+    """Longest refinement in tokens, the response's own thought included. A refinement cut here fails."""
     thoughts: Annotated[Literal[False] | list[str] | None, PlainValidator(_marks)] = None
     """What the model thinks between: its opening and closing mark. False: it does not think, and marks are text. Null:
     as its chat template says."""
@@ -278,25 +277,18 @@ class Hosted(RefinerConfig):
 
     num_replicas: Positive | None = None  # type: ignore[misc]  # the other placements have none
     """Number of replicas. Null: as many as fit on the placement's GPUs."""
-    keep_prefix: bool = False  # type: ignore[misc]
-    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them."""
     draft: Draft | None = None  # type: ignore[misc]
     """Speculative decoding for the refiner: ``ngram`` looks up in its prompt. Null: none."""
     rollout: dict[str, Any] = Field(default_factory=dict)  # type: ignore[misc]
     """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
-        """Return one line if the engine is not ours, or nothing tells how a prefix would be drawn."""
+        """Return one line if the replicas' engine is not vLLM."""
         engine = self.rollout.get("name") or OmegaConf.select(
             config.actor_rollout_ref.rollout, "name", throw_on_missing=False
         )
         if blocks.hosts_refiner and engine != ENGINE:
             return f"the refiner's replicas run on {ENGINE}, not {engine}: set +refiner.rollout.name={ENGINE}"
-        if self.keep_prefix and self.temperature not in (0, 1):
-            return (
-                "refiner.keep_prefix=true goes by log-probs at temperature 1; set refiner.temperature to 1, or to 0 "
-                "(greedy)"
-            )
         return super().refusal(config, blocks)
 
 

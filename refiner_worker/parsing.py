@@ -2,7 +2,7 @@
 
 import os.path
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,6 @@ def parse_answer(
     token_ids: list[int],
     *,
     response: str,
-    kept: Sequence[int] = (),
     before: str | None = None,
     behind: str = "",
     eos_token_id: int,
@@ -53,9 +52,8 @@ def parse_answer(
     text is part of the answer, unless it is CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the
     refiner wrote again is taken out; and so is any other special token.
 
-    What the answer was begun with (``kept``) stays as it is, and so does white space after it. Behind a thought
-    (``behind``: the mark that closes it, maybe a fence that opens a program) the answer begins with the white space
-    ``before``, whose form is the response's. None: what of the response's it has itself.
+    Behind a thought (``behind``: the mark that closes it, maybe a fence that opens a program) the answer begins with
+    the white space ``before``, whose form is the response's. None: what of the response's it has itself.
 
     Where ``may_think``, an answer that begins with ``<think>`` and does not close it is a thought that is cut.
 
@@ -68,26 +66,25 @@ def parse_answer(
     ended = end < len(token_ids)
     ids = [token for token in token_ids[:end] if token not in special]  # the reward does not see them either
     has_tags = stop == CLOSE_TAG
-    if has_tags and not kept:
+    if has_tags:
         ids = _without_open_tag(ids, tokenizer)
     own_before = edge(decode(tokenizer, ids))
     if before is None:
-        before = own_before if kept else _common_end(edge(response), own_before)
-    if not kept and (not before or before != own_before):
+        before = _common_end(edge(response), own_before)
+    if not before or before != own_before:
         ids = _begin_with(before, ids, tokenizer)
     text = decode(tokenizer, ids)
     if stop and stop in text:
-        text, ended = _cut(text, stop, behind + decode(tokenizer, list(kept)), response)
+        text, ended = _cut(text, stop, behind, response)
     after = os.path.commonprefix([_ending(response), _ending(text)])
     text = text.strip()
     is_in_thought = may_think and text.startswith("<think>") and "</think>" not in text
     if not ended or is_in_thought or (has_tags and _holds_tag(text)):
-        return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
-    if not text and not kept:
+        return Answer(token_ids=[], text=decode(tokenizer, ids).strip(), failure="truncated")
+    if not text:
         return Answer(token_ids=[], text="", failure="empty")
-    text = before + text + after if text else ""
-    answer = [*kept, *(_encoded(text, ids, tokenizer) if text else [])]
-    return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
+    text = before + text + after
+    return Answer(token_ids=[*_encoded(text, ids, tokenizer), eos_token_id], text=text, failure=None)
 
 
 def _begin_with(space: str, ids: list[int], tokenizer: Any) -> list[int]:

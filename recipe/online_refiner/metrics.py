@@ -162,8 +162,7 @@ MEANING: dict[str, str | Mean] = {
     "tokens/refine_prompt": "prompt tokens sent to the refiner, once for all samples of a request; those of an "
     "external one as its server counts them, or if it does not tell in the policy's tokens",
     "tokens/refine": "tokens that the refiner generated, of all samples (refiner.samples), counted in the same way",
-    "tokens/refine_kept": "tokens of responses with which their refinements begin: thoughts, and what "
-    "refiner.keep_prefix keeps",
+    "tokens/refine_kept": "tokens of the responses' own thoughts, with which their refinements begin",
     "tokens/refine_thought": "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",

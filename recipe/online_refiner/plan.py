@@ -264,11 +264,6 @@ def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> T
             f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
             "told from the thought; leave refiner.thoughts out"
         )
-    if thoughts and refiner.keep_prefix:
-        raise ValueError(
-            f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "
-            f"{thoughts.closing}: the response's thought is kept already; set refiner.keep_prefix=false"
-        )
     if thoughts and getattr(blocks.constraint, "target", None) == "soft":
         raise ValueError(
             "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "

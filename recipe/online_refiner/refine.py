@@ -6,10 +6,7 @@ group is complete; it knows neither of them nor the TransferQueue.
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import math
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -28,7 +25,7 @@ from recipe.rewarding.answers import as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.leaks import speaks_of_prompt
-from refiner_worker.own_tokens import encode_like, starts
+from refiner_worker.own_tokens import encode_like
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG, Answer, conversation, decode, edge, parse_answer
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import Parts, Thoughts
@@ -168,12 +165,12 @@ class Refiner:
             return Refinement(verdict=Verdict.NO_ANSWER)
         head = [] if self._rewrites_thought(parts) else parts.head
         told = await self.on_thread(self._told, rollout, rollouts)
-        prompt_ids, num_kept, num_read = await self._begin(rollout, parts, told)
-        room = self.max_model_len - (len(prompt_ids) - num_kept) - (self.config.response_length - len(head))
+        prompt_ids = await self.on_thread(self.prompt.encode, await self.on_thread(self._content, rollout, parts, told))
+        room = self.max_model_len - len(prompt_ids) - (self.config.response_length - len(head))
         least = (self.config.thought_length or 1) if self.prompt.thoughts else 0
         if room < least or len(head) >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
-        bill = Request(num_prompt_tokens=num_read, num_kept_tokens=len(head) or num_kept)
+        bill = Request(num_kept_tokens=len(head))
         waiting = Refinement(verdict=Verdict.TIMEOUT, num_kept_tokens=bill.num_kept_tokens)
         samples = [replace(waiting) for _ in range(self.config.samples)]
         with contextlib.suppress(TimeoutError):  # each sets another verdict as the last thing that it does
@@ -183,22 +180,8 @@ class Refiner:
                 )
                 await asyncio.wait_for(self._attempt(attempt, samples), self.config.request_timeout_s)
         result = await self.on_thread(best_sample, samples, rollout.turn_ids, bill)
-        result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
+        result.prompt_ids = prompt_ids
         return result
-
-    async def _begin(self, rollout: Rollout, parts: Parts, told: dict[str, str]) -> tuple[list[int], int, int]:
-        """Return the prompt, how many ids of the turn it ends with, and how many tokens were read to choose them.
-
-        Those ids of the turn begin the refiner's answer (``refiner.keep_prefix``).
-        """
-        prompt_ids = await self.on_thread(self.prompt.encode, await self.on_thread(self._content, rollout, parts, told))
-        turn = rollout.turn_ids[: self._most_tokens(rollout)]
-        if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
-            return prompt_ids, 0, 0
-        log_probs = await self.client.in_time(self.client.log_probs, prompt_ids, turn)
-        whole = await self.on_thread(whole_characters, rollout.turn_ids, self.prompt.tokenizer)
-        num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
-        return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
     async def _attempt(self, attempt: Attempt, samples: list[Refinement]) -> None:
         """Draw all samples by one request, and see what becomes of each."""
@@ -414,11 +397,11 @@ class Refiner:
         return [*opening, *answer.token_ids[:-1], *closing]
 
     def _parse(self, attempt: Attempt, generated: list[int], head: list[int]) -> Answer:
-        """Return a', which begins with the head, or without one with the ids of the turn that are kept."""
-        rollout, parts, num_kept = attempt.rollout, attempt.parts, attempt.bill.num_kept_tokens
+        """Return a', which begins with the head."""
+        rollout, parts = attempt.rollout, attempt.parts
         tokenizer, response = self.prompt.tokenizer, parts.answer or ""
         if not head and not parts.rest:
-            return self._parsed(generated, rollout, response, kept=rollout.turn_ids[:num_kept], stop=self.prompt.stop)
+            return self._parsed(generated, rollout, response, stop=self.prompt.stop)
         stop = CLOSE_TAG if self._rewrites_thought(parts) else self.prompt.stop
         # The answer behind a thought is as one of its own.
         more = {"before": edge(response), "behind": parts.closing, "stop": stop}
@@ -573,24 +556,3 @@ def best_sample(samples: list[Refinement], response_ids: list[int], bill: Reques
     bill.num_samples, bill.num_better = len(samples), sum(one.verdict is Verdict.ACCEPTED for one in samples)
     bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
     return replace(best[0], **{one.name: getattr(bill, one.name) for one in fields(Request)})
-
-
-def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], limit: int, temperature: float) -> int:
-    """Return how many token ids of a turn its refinement begins with: fewer than ``limit``, and never all.
-
-    Each token is kept with the refiner's own probability of it, as speculative decoding keeps a draft: so the beginning
-    is one that the refiner would have written itself. At temperature 0 a token is kept where it is more likely than
-    not. The draws depend on prompt, step and session alone, wherever that is asked.
-
-    ``log_probs`` are log pi_0 of the turn's first tokens, given its prompt. Nothing is cut within a character;
-    ``whole`` has where they begin (:func:`whole_characters`).
-    """
-    draw = random.Random(f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}")
-    kept = (math.exp(log_prob) > (draw.random() if temperature else 0.5) for log_prob in log_probs)
-    departs_at = sum(1 for _ in itertools.takewhile(bool, kept))
-    return max(start for start in whole if start <= departs_at and start < max(1, limit))
-
-
-def whole_characters(ids: list[int], tokenizer: Any) -> list[int]:
-    """Return the places in a text's tokens where a new character begins; always with 0."""
-    return [place for place, _ in starts(ids, tokenizer) if place < len(ids)]

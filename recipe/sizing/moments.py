@@ -167,7 +167,6 @@ class Footprint:
             self._add("log-probs", self._computing("actor", learns=False))
         scorers = {
             "measure.num_kl_rollouts": self._blocks.measures_kl,
-            "refiner.keep_prefix": self._blocks.refiner.keep_prefix,
             "constraint.target": self._blocks.constraint.asks_log_probs,
         }
         scored_by = [key for key, is_set in scorers.items() if is_set]

@@ -78,7 +78,7 @@ def counterparts(
 ) -> list[int]:
     """Return c(t) for each token of a, (len a,), by one of ALIGNMENTS.
 
-    NONE for the first ``num_kept`` tokens, with which the refiner's answer was begun: the policy wrote them.
+    NONE for the first ``num_kept`` tokens, the policy's own thought, with which both begin.
     """
     return [NONE] * num_kept + ALIGNMENTS[alignment](response_ids, refined_ids)[num_kept:]
 

@@ -150,12 +150,12 @@ class InPlace(Penalising, Weighted):
             return f"{said}: constraint.delta bounds Eq. 6; set constraint.eta_schedule=constant"
         siblings_teach = refiner.skip_reward_at_least is not None and rollout.n > 1
         limits = (refiner.max_refinements_per_group, refiner.budget)
-        refines = refiner.keep_prefix or refiner.only_unsolved or limits != (None, None)
+        refines = refiner.only_unsolved or limits != (None, None)
         if self.reward_gate == "failed" and (refines or not siblings_teach):
             return (
                 f"{said}: with constraint.reward_gate=failed nothing is refined, and a solved sibling has the maximal "
                 "reward; set refiner.skip_reward_at_least and actor_rollout_ref.rollout.n above 1, and leave out "
-                "refiner.keep_prefix, refiner.max_refinements_per_group, refiner.only_unsolved and refiner.budget"
+                "refiner.max_refinements_per_group, refiner.only_unsolved and refiner.budget"
             )
         if refiner.placement == "external":
             return f"{said}: no server gives log-probs by URL; set constraint.target=rewrite"

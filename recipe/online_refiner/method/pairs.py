@@ -207,7 +207,7 @@ class Request:
     """What is known of the request behind a refinement."""
 
     num_kept_tokens: int = 0
-    """Ids of the turn with which a' begins: its thought, or what the answer was begun with (``keep_prefix``)."""
+    """Tokens of the response's own thought, with which a' begins."""
     num_thought_tokens: int = 0
     """Tokens of the refiner's own thought, which is no part of a'."""
     num_prompt_tokens: int = 0
@@ -232,7 +232,7 @@ class Refinement(Request):
 
     verdict: Verdict
     prompt_ids: list[int] = field(default_factory=list)
-    """What the refiner read, without the part of the turn that its answer was begun with; empty if it was not asked."""
+    """The prompt that the refiner read; empty if it was not asked."""
     token_ids: list[int] = field(default_factory=list)
     """a', ended by EOS; empty unless scored."""
     text: str = ""
@@ -272,7 +272,7 @@ class Pair(Request):
     num_refined_tokens: int = 0
     """Length of a'."""
     num_compared_tokens: int = 0
-    """min(n, m): length of the shorter of a and a', less what a' was begun with."""
+    """min(n, m): length of the shorter of a and a', without the thought that both begin with."""
     is_repeated: bool = False
     """Whether a' is a: the same tokens, or others of the same text."""
     edit_distance: int | None = None

@@ -166,7 +166,6 @@ def staggered(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
     Returns:
         For each response whether both wrote the same.
     """
-    refiner = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, keep_prefix=True))
 
     async def together(number: int, group: list[Rollout]) -> list[Refinement]:
         await asyncio.sleep(0.03 * number)

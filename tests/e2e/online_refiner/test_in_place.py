@@ -43,9 +43,7 @@ def test_a_job_charges_in_place(name: str, train_letters: Callable, tmp_path: Pa
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings", [["constraint.mode=sft", "refiner.keep_prefix=true"], ["constraint.mode=lagrangian", *DEDICATED]]
-)
+@pytest.mark.parametrize("settings", [["constraint.mode=sft"], ["constraint.mode=lagrangian", *DEDICATED]])
 def test_a_job_learns_the_refiners_distribution(settings: list[str], train_letters: Callable, tmp_path: Path) -> None:
     fixed = ("refiner.template=dialogue", "constraint.target=soft", "constraint.eta=0.1")
     steps = train_letters(tmp_path, 2, *fixed, *settings).steps

@@ -292,7 +292,7 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("keep_prefix=true", r"refiner\.keep_prefix acts in a run only; those that act here are: template, "),
+        ("num_replicas=1", r"refiner\.num_replicas acts in a run only; those that act here are: template, "),
         ("draft=ngram", r"refiner\.draft acts in a run only"),
         ("by_source={s: {template: math}}", r"refiner\.by_source acts in a run only"),
         ("extra_body={s:{a:b}}", "found unexpected"),

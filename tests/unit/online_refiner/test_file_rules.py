@@ -98,7 +98,6 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
         ({"thoughts": True}, "refiner.thoughts=True: set false, or two marks that differ"),
         ({"thoughts": ["<think>", ""]}, "refiner.thoughts=['<think>', '']: set false, or two marks"),
         ({"thoughts": ["---", "---"]}, "refiner.thoughts=['---', '---']: set false, or two marks"),

@@ -236,19 +236,16 @@ def test_an_error_with_a_row_costs_that_row_and_is_logged(tokenizer: Any, caplog
         refined(tokenizer, members[1:], Asked(RunEndedError("the engine has died"), config()))
 
 
-@pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize("is_retokenised", [False, True])
 @pytest.mark.parametrize("reward_gate", [True, False])
-def test_a_repeated_response_is_not_rewarded_again(
-    tokenizer: Any, kept: int, is_retokenised: bool, reward_gate: bool
-) -> None:
+def test_a_repeated_response_is_not_rewarded_again(tokenizer: Any, is_retokenised: bool, reward_gate: bool) -> None:
     """Whatever a second reward would say: it is noise. Without the gate it acts, as all that has a reward does.
 
     A control token within a response is no text, and what rewards it does not see it.
     """
     said, begin = [*tokenizer.encode("aaab"), tokenizer.eos_token_id], tokenizer.convert_tokens_to_ids("<|im_start|>")
     own = [*said[:3], begin, *said[3:]] if is_retokenised else said
-    client = Asked(said[kept:], config(keep_prefix=kept > 0), (-0.1,) * kept)
+    client = Asked(said, config())
     constraint = read_constraint({"mode": "sft", "reward_gate": reward_gate})
     (found,) = refined(tokenizer, [rollout(0, -0.3, own)], client, reward=KeyError("asked"), constraint=constraint)
     assert (found.verdict, found.reward, found.is_repeated) == (Verdict.NOT_BETTER, -0.3, True)
@@ -577,16 +574,6 @@ def test_a_reward_is_what_verl_takes_for_one(said: Any, kept: float | None) -> N
             asyncio.run(reward_by(workers, rollout(0, 0.0), [2]))
     else:
         assert asyncio.run(reward_by(workers, rollout(0, 0.0), [2])) == kept == as_verl.as_dict()["rm_scores"].item()
-
-
-def test_an_answer_is_begun_with_what_the_refiner_would_have_written(tokenizer: Any) -> None:
-    end, ids = tokenizer.eos_token_id, tokenizer.encode("ab c")
-    client = Asked([*tokenizer.encode("xy"), end], config(keep_prefix=True), (-0.1, -0.2))
-    (found,) = refined(tokenizer, [rollout(0, -0.3, [*ids, end])], client)
-    assert found.verdict is Verdict.ACCEPTED and found.num_kept_tokens == 2
-    assert client.prompts[0][-2:] == ids[:2] and client.limits == [30]
-    assert found.token_ids == [*ids[:2], *tokenizer.encode("xy"), end]
-    assert found.num_generated_tokens == 3
 
 
 def test_what_the_policy_solved_may_be_imitated_itself(tokenizer: Any) -> None:

@@ -77,13 +77,6 @@ def test_what_stands_behind_the_end_is_not_decoded_again_and_again(
     assert sum(lengths) < 20 * len(ids)
 
 
-def test_a_fence_that_closes_what_the_kept_part_opened_ends_the_answer(tokenizer: Any) -> None:
-    kept, ids = (tokenizer.encode(text, add_special_tokens=False) for text in ("```py\na\n", "b\n```\n"))
-    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n"}
-    assert parse_answer(ids, response="x", kept=kept, **ends).text == "```py\na\nb\n```"
-    assert parse_answer(ids, response="x", kept=kept[6:], **ends).failure == "truncated"
-
-
 def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
     straddling = tokenizer.convert_tokens_to_ids("Ċ<")
     ids = tokenizer.encode("ab\n</refined>", add_special_tokens=False)
@@ -109,28 +102,6 @@ def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended
     answer = parse(tokenizer, output, ended=ended)
     assert answer.failure == failure
     assert answer.token_ids == []
-
-
-@pytest.mark.parametrize(
-    ("kept", "output", "tags", "text"),
-    [
-        ("a:", "\n    b", False, "a:\n    b"),  # indentation is the program's
-        ("a:\n", "    b \n", False, "a:\n    b"),
-        ("a\n", " \n</refined> x", True, "a\n"),  # the rest is taken out, what is kept stays as it is
-        ("a\n", "", False, "a\n"),
-        (" \n a </refined> b", "c</refined>", True, " \n a </refined> bc"),
-        ("a", "<b\n</refined>", True, "a<b"),  # the tag's first token has the line break
-    ],
-)
-def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output: str, tags: bool, text: str) -> None:
-    first = tokenizer.encode(kept, add_special_tokens=False)
-    ids = [*tokenizer.encode(output, add_special_tokens=False), EOS]
-    stop = "</refined>" if tags else None
-    answer = parse_answer(ids, response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, stop=stop)
-    assert answer.token_ids[: len(first)] == first and answer.token_ids[-1] == EOS
-    assert answer.text == text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-    cut = parse_answer(ids[:1], response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer)
-    assert cut.failure == ("truncated" if output else None)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +194,6 @@ def test_tags_are_no_part_of_an_answer(tokenizer: Any, output: str, ended: bool,
     assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
     if text:
         assert answer.text == text
-
-
-def test_a_tag_behind_what_the_answer_was_begun_with_is_no_leading_one(tokenizer: Any) -> None:
-    kept, ids = (tokenizer.encode(text, add_special_tokens=False) for text in ("The", "<refined> hare.</refined>"))
-    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "</refined>"}
-    assert parse_answer(ids, response="x", kept=kept, **ends).failure == "truncated"
 
 
 @pytest.mark.parametrize(
