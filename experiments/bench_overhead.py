@@ -48,7 +48,10 @@ TASK = (
 )
 SKIP = "refiner.skip_reward_at_least=1.0"
 CAP = "refiner.max_refinements_per_group=1"
-DRAFT = "refiner.draft=ngram"
+DRAFT = (
+    "+refiner.rollout.engine_kwargs.vllm.speculative_config="
+    "{method: ngram, num_speculative_tokens: 8, prompt_lookup_max: 4, prompt_lookup_min: 2}"
+)
 MODEL = "verl-online-refiner/SmolLM2-135M-Instruct"
 """Where `scripts/get_smollm2.py` puts it in the user's cache."""
 LORA = (
@@ -63,7 +66,7 @@ ARMS = {
         ("constraint.mode=none", "actor_rollout_ref.actor.use_kl_loss=true"),
     ),
     "sft": ("sft, the default; solved responses are skipped", (SKIP, "constraint.mode=sft")),
-    "sft_draft": ("the same with refiner.draft=ngram", (SKIP, "constraint.mode=sft", DRAFT)),
+    "sft_draft": ("the same with speculative decoding by n-gram lookup", (SKIP, "constraint.mode=sft", DRAFT)),
     "budget": ("sft with refiner.budget=0.1", (SKIP, "constraint.mode=sft", "refiner.budget=0.1")),
     "soft": ("sft with constraint.target=soft", (SKIP, "constraint.mode=sft", "constraint.target=soft")),
     "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
@@ -74,7 +77,7 @@ ARMS = {
         "failed responses scored in place given a solved sibling; nothing is decoded",
         (SKIP, "constraint.target=in_place", "constraint.reward_gate=failed"),
     ),
-    "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),
+    "draft": ("+ speculative decoding by n-gram lookup", (SKIP, CAP, DRAFT)),
     "dedicated": (
         "+ a replica of its own, streaming",
         (SKIP, CAP, DRAFT, "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
@@ -107,9 +110,9 @@ Cost = dict[str, float]
 """One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
 ``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
 accepted; ``attempted``: share of the responses that were refined; ``kept``: share of the acceptances that a budget was
-expected to keep; ``draft_acceptance``, where there were drafts; ``memory_gb``: the most of all processes together,
-shared pages by share. For each stage ``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a
-step in no stage. TRL's arms have seconds and memory only."""
+expected to keep; ``memory_gb``: the most of all processes together, shared pages by share. For each stage
+``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a step in no stage. TRL's arms have seconds
+and memory only."""
 
 
 def watch(job: subprocess.Popen[bytes], run_dir: RunDir) -> tuple[list[dict[str, float]], float]:
@@ -212,7 +215,6 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
         "rollout_s": "timing_s/gen",
         "exposed_s": "refiner/exposed_s",
         "hidden_s": "refiner/hidden_s",
-        "draft_acceptance": "refiner/spec_accept_rate",
         "kept": "refiner/budget_kept",
     }
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
@@ -234,13 +236,13 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
 def table(costs: dict[str, Cost]) -> str:
     """The costs as a Markdown table; a cell is empty where an arm has no such number."""
     columns = ["arm", "step, s", "to none", "to static KL", "rollout, s", "exposed, s", "hidden, s", "refined"]
-    columns += ["tokens a pair", "drafts taken", "kept", "memory, GB"]
+    columns += ["tokens a pair", "kept", "memory, GB"]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, cost in costs.items():
         bases = [costs.get(BASELINES.get(name, "none")), costs.get("static_kl")]
         ratios = [f"{cost['step_s'] / base['step_s']:.2f}" if base else "" for base in bases]
         formats = {"rollout_s": ".1f", "exposed_s": ".2f", "hidden_s": ".1f", "attempted": ".0%"}
-        formats |= {"tokens_per_pair": ".0f", "draft_acceptance": ".0%", "kept": ".0%", "memory_gb": ".1f"}
+        formats |= {"tokens_per_pair": ".0f", "kept": ".0%", "memory_gb": ".1f"}
         known = {key: value for key, value in cost.items() if key != "tokens_per_pair" or 0 < value < float("inf")}
         cells = [f"{known[key]:{style}}" if key in known else "" for key, style in formats.items()]
         title = TRL_ARMS[name] if name in TRL_ARMS else ARMS[name][0]

@@ -14,7 +14,6 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from refiner_worker import engines
 from refiner_worker.config import RefinerConfig
-from refiner_worker.drafts import NO_COUNTS
 from refiner_worker.engines import ABSENT, Top
 
 Scored = TypeVar("Scored")
@@ -161,7 +160,7 @@ class RefinerClient:
         self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str
     ) -> list[list[list[Any]]]:
         """Return what verl's server says of each place of a response: its k likeliest tokens, or with 0 its own."""
-        # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
+        # Greedy, as the refinements beside it: vLLM verifies speculative tokens differently where a batch also samples.
         # Without text: vLLM would decode each of k candidates at each place, in the thread that all requests share.
         params = {**SAMPLING, "max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}
         said = (await self._request(prompt_ids + response_ids, params)).extra_fields
@@ -213,7 +212,3 @@ class HostedRefiner(ABC):
 
     def sleep(self) -> None:  # noqa: B027  # not all take turns
         """Give its memory back, if it takes turns with others."""
-
-    def new_draft_counts(self) -> list[int]:
-        """Return what drafts brought since the last call (``drafts.py``)."""
-        return NO_COUNTS

@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic.dataclasses import dataclass
 
-from refiner_worker.drafts import Draft
 from refiner_worker.engines import ENGINE
 from refiner_worker.prompts import RefinerPrompt, Told
 from refiner_worker.thoughts import Thoughts
@@ -108,7 +107,6 @@ class RefinerConfig:
 
     has_replicas: ClassVar[bool] = False
     """Whether the run hosts replicas of the reference model."""
-    draft: ClassVar[Draft | None] = None
     nnodes: ClassVar[int] = 1
     n_gpus_per_node: ClassVar[int | None] = None
     num_replicas: ClassVar[int | None] = None
@@ -277,8 +275,6 @@ class Hosted(RefinerConfig):
 
     num_replicas: Positive | None = None  # type: ignore[misc]  # the other placements have none
     """Number of replicas. Null: as many as fit on the placement's GPUs."""
-    draft: Draft | None = None  # type: ignore[misc]
-    """Speculative decoding for the refiner: ``ngram`` looks up in its prompt. Null: none."""
     rollout: dict[str, Any] = Field(default_factory=dict)  # type: ignore[misc]
     """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 

@@ -21,7 +21,6 @@ from ray.exceptions import RayError
 from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
-from refiner_worker import drafts
 from refiner_worker.client import HostedRefiner, RefinerClient, RunEndedError, is_dead
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import TOKENIZER_KEY, can_sleep
@@ -87,16 +86,12 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len=max_model_len,
         calculate_log_probs=False,
         mtp=None,
-        # They are the only source of the drafts' acceptance, and what Prometheus reads.
-        disable_log_stats=refiner.draft is None and not rollout.prometheus.enable,
+        disable_log_stats=not rollout.prometheus.enable,  # Prometheus reads them
     )
     rollout.prometheus.served_model_name = "refiner"  # which tells its numbers from the policy's
     if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
         OmegaConf.update(rollout, TOKENIZER_KEY, tokenizer, force_add=True)
-    if refiner.draft is not None:
-        speculative = drafts.speculative_config(refiner.draft)
-        OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
     rollout.merge_with(refiner.rollout)
     return rollout
 
@@ -153,11 +148,6 @@ class RefinerGroup(HostedRefiner):
     def server_places(self) -> list[tuple[int, str]]:
         """Return the process id of each replica's first server and Ray's id of its node."""
         return ray.get([replica.server_handle.__ray_call__.remote(_place) for replica in self._replicas.values()])
-
-    def new_draft_counts(self) -> list[int]:
-        """Return what all replicas have drafted since the last call; a dead one has lost its own."""
-        counts = _run(*map(_new_draft_counts, self._replicas.values()))
-        return [sum(parts) for parts in zip(drafts.NO_COUNTS, *counts, strict=True)]
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started again.
@@ -243,13 +233,6 @@ class RefinerGroup(HostedRefiner):
 
 def _place(_: Any) -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
-
-
-async def _new_draft_counts(replica: RolloutReplica) -> list[int]:
-    try:
-        return await replica.server_handle.__ray_call__.remote(drafts.new_counts)
-    except RayError:
-        return drafts.NO_COUNTS
 
 
 async def _sleep(replica: RolloutReplica) -> None:

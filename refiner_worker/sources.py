@@ -31,7 +31,3 @@ class RefinerBySource(HostedRefiner):
     def sleep(self) -> None:
         """Let the common refiner sleep."""
         self._common.sleep()
-
-    def new_draft_counts(self) -> list[int]:
-        """Return the common refiner's."""
-        return self._common.new_draft_counts()

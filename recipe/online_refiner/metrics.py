@@ -101,12 +101,6 @@ MEANING: dict[str, str | Mean] = {
     "refiner/exposed_s": "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
     "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
     "refiner/hidden_s": "streaming: seconds from the first refinement's begin to the last reward of the rollout",
-    "refiner/num_drafts": "drafts that the refiner verified, each in one pass; 0 without refiner.draft",
-    "refiner/drafted_tokens": "tokens of these drafts; 0 without refiner.draft",
-    "refiner/spec_accept_rate": Mean("share of these tokens that the refiner accepted", "refiner/drafted_tokens"),
-    "refiner/spec_accept_length": Mean(
-        "tokens that a pass over a draft brought: the accepted ones, and one more", "refiner/num_drafts"
-    ),
     "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median over all "
     "requests of the step",
     "refiner/latency_p95_s": "the same, 95th percentile",
@@ -286,16 +280,6 @@ def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float
         "timing_s/wait_refiner": max(0.0, last_refined - max(last_reward, began_at)),
         "refiner/hidden_s": max(0.0, last_reward - min(pair.started_at for pair in attempted)),
     }
-
-
-def draft_metrics(num_drafts: int, num_tokens: int, *accepted: int) -> dict[str, float]:
-    """Summarise the refiner's speculative decoding from the counts of ``refiner_worker/drafts.py``."""
-    values: dict[str, float] = {"refiner/num_drafts": num_drafts, "refiner/drafted_tokens": num_tokens}
-    if num_drafts:
-        values["refiner/spec_accept_length"] = 1 + sum(accepted) / num_drafts
-    if num_tokens:
-        values["refiner/spec_accept_rate"] = sum(accepted) / num_tokens
-    return values
 
 
 def refine_metrics(state: StepState) -> dict[str, float]:

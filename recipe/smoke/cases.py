@@ -52,7 +52,6 @@ class Case:
     overrides: tuple[str, ...] = ()
     mode: str = "penalty"
     min_gpus: int = 1
-    drafts: bool = False
     goes_on: str = ""  # the case from whose last checkpoint it resumes, in the same run directory
 
     @property
@@ -96,11 +95,11 @@ SHARED = (
     "actor_rollout_ref.model.lora_alpha=64",
     "actor_rollout_ref.actor.optim.lr=0.3",
 )
-DEDICATED = ("refiner.placement=dedicated", "refiner.draft=ngram")
+DEDICATED = ("refiner.placement=dedicated",)
 CASES = (
     Case(name="colocated", shows="engines take turns on the GPUs"),
     Case(name="resumed, sft", shows="goes on from a checkpoint", mode="sft", goes_on="colocated"),
-    Case(name="dedicated", shows="own GPUs, streaming, drafts", overrides=DEDICATED, min_gpus=2, drafts=True),
+    Case(name="dedicated", shows="own GPUs, streaming", overrides=DEDICATED, min_gpus=2),
     Case(name="shared", shows="LoRA: one engine for both", overrides=SHARED),
 )
 LIMITS: dict[str, dict[str, float]] = {
@@ -136,8 +135,7 @@ def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
         if number := total(f"refiner/{name}"):
             yield f"refiner/{name} is {number:g}"
     acts = {"penalty": "constraint/penalty", "sft": "actor/sft_cross_entropy"}[case.mode]
-    drafts = ["refiner/drafted_tokens"] if case.drafts else []
-    for name in ("actor/grad_norm", "refiner/num_accepted", acts, *drafts):
+    for name in ("actor/grad_norm", "refiner/num_accepted", acts):
         if not total(name):
             yield f"{name} is 0 in all steps"
     for awake, asleep in (("rollout", "asleep"), ("refine", "refined"))[: 2 if case.folder == "colocated" else 1]:

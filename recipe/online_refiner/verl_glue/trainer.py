@@ -35,7 +35,7 @@ from verl.workers.rollout.utils import update_prometheus_config
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.step import StepState
-from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
+from recipe.online_refiner.metrics import EXTRA, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
@@ -317,8 +317,6 @@ class OnlineRefinerTrainer(PPOTrainer):
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:
             state.metrics["refiner/exposed_s"] = ours["refine"] + ours["wait_refiner"]
-            if self.blocks.refiner.draft is not None:
-                state.metrics.update(draft_metrics(*self.group.new_draft_counts()))
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_compute_advantage", batch.keys)

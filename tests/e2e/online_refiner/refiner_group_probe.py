@@ -42,7 +42,8 @@ OVERRIDES = (
     "actor_rollout_ref.rollout.dtype=float32",
     "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "refiner.temperature=0",
-    "refiner.draft=ngram",
+    "+refiner.rollout.engine_kwargs.vllm.speculative_config="
+    "{method: ngram, num_speculative_tokens: 8, prompt_lookup_max: 4, prompt_lookup_min: 2}",
     "constraint.reward_gate=false",
     "+actor_rollout_ref.model.override_config.max_position_embeddings=1024",
     "actor_rollout_ref.model.use_shm=true",
@@ -139,7 +140,7 @@ def prompt_of(refiner: Refiner, rollout: Rollout) -> list[int]:
 
 
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
-    """What the same weights write in Hugging Face, which drafts nothing."""
+    """Return what the same weights write in Hugging Face, without speculative decoding."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     prompt_ids = prompt_of(refiner, rollout)
     ids = torch.tensor([prompt_ids])
@@ -209,7 +210,6 @@ def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dic
     result["num_left"] = len(refiner.client.servers)
     result["without_replicas"] = {refinement.verdict for refinement in refine(refiner, batch)}
     result["log_probs_without_replicas"] = [asyncio.run(log_probs_of(refiner.client, batch[0]))]
-    result["drafts_without_replicas"] = group.new_draft_counts()
     group.sleep()
     return result
 
@@ -226,7 +226,6 @@ def kill_engine(
     result["num_restarts"] = group.wake_up()
     refiner.client = group.client()
     after = refine(refiner, batch)
-    result["drafts_after_restart"] = group.new_draft_counts()
     result["same_after_restart"] = [a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)]
     result["orphans"] = [process.pid for process in psutil.wait_procs(family, timeout=300)[1] if process.is_running()]
     return result
@@ -262,7 +261,6 @@ def main() -> None:
     batch = rollouts(tokenizer, 12)
     result: dict[str, Any] = {"max_model_len": plan.max_model_len}
     before = refine(refiner, batch)
-    result["drafts"] = group.new_draft_counts()
     result["as_hugging_face"] = [
         one.token_ids == greedy_answer(refiner, model_path, rollout) for one, rollout in zip(before, batch, strict=True)
     ]

@@ -39,9 +39,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
 
     assert set(result["before"]) <= {"accepted", "not_better", "truncated", "empty"}
     assert "accepted" in result["before"]
-    for num_drafts, num_tokens, num_accepted in (result["drafts"], result["drafts_after_restart"]):
-        assert 0 < num_accepted <= num_tokens and num_drafts <= num_tokens
-    assert all(result["as_hugging_face"]), "drafts change nothing that is written"
+    assert all(result["as_hugging_face"]), "speculative decoding changes nothing that is written"
     assert result["kl_difference"] < 1e-4
     assert result["spread_of_log_probs"] < 1e-5, "neither order nor the prefix cache changes them"
     assert result["staggered"] == [True] * 560, "requests that share a batch do not change each other"
@@ -61,4 +59,3 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["num_left"] == 0
     assert result["without_replicas"] == ["request"]
     assert result["log_probs_without_replicas"] == [None]
-    assert result["drafts_without_replicas"] == [0, 0, 0]

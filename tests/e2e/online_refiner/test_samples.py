@@ -108,7 +108,7 @@ def test_the_best_of_four_is_the_best_of_four_single_draws(
 
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 HOSTED = {
-    "colocated, drafts": ["refiner.draft=ngram"],
+    "colocated": [],
     "dedicated, streaming": DEDICATED,
     "shared": [
         "refiner.placement=shared",

@@ -293,7 +293,6 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
     ("key", "said"),
     [
         ("num_replicas=1", r"refiner\.num_replicas acts in a run only; those that act here are: template, "),
-        ("draft=ngram", r"refiner\.draft acts in a run only"),
         ("by_source={s: {template: math}}", r"refiner\.by_source acts in a run only"),
         ("extra_body={s:{a:b}}", "found unexpected"),
         ("model_path=m", r"refiner\.model_path acts in a run only"),

@@ -89,7 +89,7 @@ MISPLACED = [
     ((), "refiner.extra_body={top_k: 1}"),
     ((), "refiner.streaming=true"),
     (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.streaming=false"),
-    (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.draft=ngram"),
+    (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.num_replicas=1"),
     (("refiner.placement=external", "refiner.url=http://host/v1"), "refiner.num_replicas=1"),
     (("refiner.placement=external", "refiner.url=http://host/v1"), "refiner.rollout={gpu_memory_utilization: 0.4}"),
 ]
@@ -528,7 +528,7 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (NONE, f"{ACTOR}.router_replay.mode=R3"),
         (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),
         ("refiner.placement=shared", NONE),
-        (f"{ROLLOUT}.name=sglang", "refiner.draft=ngram", "refiner.rollout={name: vllm}"),
+        (f"{ROLLOUT}.name=sglang", "refiner.rollout={name: vllm}"),
         ("trainer.resume_mode=disable", f"{SAVED}=[hf_model]"),
         (f"{SAVED}=[model,hf_model]",),
         (f"{SAVED}=null", f"{LOADED}=null"),

@@ -69,8 +69,6 @@ def test_counts_add_up_and_means_are_weighted() -> None:
 BY_HAND: dict[str, float] = {
     "refiner/budget_kept": 2.5,
     "refiner/num_replicas": 1,
-    "refiner/spec_accept_rate": 33,
-    "refiner/spec_accept_length": 11,
     "constraint/penalty": 400,
     "constraint/eta": 1,
     "constraint/in_place_charge": 90,
@@ -145,7 +143,7 @@ def test_a_steps_mean_is_over_all_that_its_mini_batches_are_over(seed: int) -> N
 def test_how_many_values_other_means_are_over() -> None:
     pairs = [Pair(reward=0.0, is_used=True, num_refined_tokens=5), Pair(reward=0.0), Pair(reward=0.0)]
     pairs.append(Pair(reward=0.0, is_used=True, num_refined_tokens=6, num_kept_tokens=2))
-    counts = {"tokens/rollout": 400, "refiner/num_drafts": 11, "refiner/drafted_tokens": 33, "refiner/num_rollouts": 5}
+    counts = {"tokens/rollout": 400, "refiner/num_rollouts": 5}
     state = StepState(pairs=dict(enumerate(pairs)), counts={"kl_ref/k3": 77, "refiner/budget_kept": 2.5})
     state.metrics = counts | {"constraint/in_place_tokens": 90, "constraint/in_place_responses": 9}
     assert {name: metrics.MEANS[name].weight(state) for name in BY_HAND} == BY_HAND
@@ -189,13 +187,6 @@ def test_refinements_are_told_of_by_source() -> None:
     step = metrics.of_step([first, part_of(a__b=[good, good])])
     assert step["refiner/improvement_ratio/a/b"] == 3 / 6 and step["refiner/failed_ratio/a/b"] == 2 / 6
     assert step["refiner/improvement_ratio/c"] == 1.0
-
-
-def test_drafts_by_hand() -> None:
-    found = metrics.draft_metrics(4, 12, 4, 2, 0)  # four drafts of three tokens
-    expected = {"refiner/num_drafts": 4, "refiner/drafted_tokens": 12, "refiner/spec_accept_rate": 0.5}
-    assert {name: value for name, value in found.items() if value} == {**expected, "refiner/spec_accept_length": 2.5}
-    assert metrics.draft_metrics(0, 0) == {"refiner/num_drafts": 0, "refiner/drafted_tokens": 0}
 
 
 def test_every_tracker_takes_the_names() -> None:

@@ -19,7 +19,6 @@ def steps_of(case: Any, kl_at_start: float = 1e-5, **last: Any) -> list[dict[str
         "kl_ref/k3": 0.05,
         "timing_s/step": 2.0,
         "refiner/num_accepted": 3.0,
-        "refiner/drafted_tokens": 9.0,
         "refiner/num_replicas": 1.0,
         "constraint/penalty": -0.01,
         "actor/sft_cross_entropy": 0.2,
@@ -66,10 +65,8 @@ def test_each_fault_is_one_line(wrong: dict[str, Any], line: str) -> None:
     [
         *((COLOCATED, name) for name in ("actor/grad_norm", "refiner/num_accepted", "constraint/penalty")),
         (RESUMED, "actor/sft_cross_entropy"),
-        (DEDICATED, "refiner/drafted_tokens"),
     ],
 )
 def test_what_has_to_happen_once_in_a_run(case: Any, name: str) -> None:
     never = [{**step, name: 0.0} for step in steps_of(case)]
     assert [*faults(case, never, LIMITS["gpu"])] == [f"{name} is 0 in all steps"]
-    assert [*faults(SHARED, steps_of(SHARED, **{"refiner/drafted_tokens": 0.0}), LIMITS["gpu"])] == []
