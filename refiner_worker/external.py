@@ -219,7 +219,7 @@ async def sent(response: Any) -> bytes:
 
 
 class ExternalRefiner(HostedRefiner):
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing."""
+    """Stands where a ``RefinerGroup`` stands, but hosts nothing."""
 
     def __init__(self, refiner: External) -> None:
         self._refiner = refiner

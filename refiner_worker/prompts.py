@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 from jinja2 import TemplateError
 
-from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 from refiner_worker.rendering import BoundedTemplate, TemplateFailedError
-from refiner_worker.thoughts import Thoughts
+from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
+from refiner_worker.text.thoughts import Thoughts
 
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)

@@ -19,9 +19,9 @@ from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.rewarding.answers import checked
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
-from refiner_worker.parsing import decode
-from refiner_worker.thoughts import read_thoughts
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.thoughts import read_thoughts
+from refiner_worker.text.tokens import decode
+from refiner_worker.text.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient

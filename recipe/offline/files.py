@@ -12,7 +12,7 @@ from typing import Any
 from recipe.offline.journal import Journal
 from recipe.online_refiner.method.pairs import Verdict
 from recipe.runs.files import to_lines
-from refiner_worker.parsing import decode
+from refiner_worker.text.tokens import decode
 
 Row = dict[str, Any]
 

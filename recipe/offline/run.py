@@ -226,7 +226,7 @@ def make_bench(arguments: argparse.Namespace, journal: Journal, *, has_engine: b
     An engine that begins with the seed of an earlier one would draw that one's answers once more.
     """
     from recipe.preflight.files import read_tokenizer  # here: it imports Ray
-    from refiner_worker.turn_end import read_turn_end
+    from refiner_worker.text.turn_end import read_turn_end
 
     reward = reward_of(arguments.reward)
     tokenizer = read_tokenizer(arguments.model, f"--model {arguments.model}")

@@ -11,14 +11,14 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.config.replicas import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import has_critic
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, table
 from refiner_worker.config import BY_SOURCE, External, RefinerConfig
-from refiner_worker.group import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import Thoughts, read_thoughts
+from refiner_worker.text.thoughts import Thoughts, read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""

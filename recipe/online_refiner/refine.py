@@ -25,11 +25,11 @@ from recipe.rewarding.answers import as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.leaks import speaks_of_prompt
-from refiner_worker.own_tokens import encode_like
-from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG, Answer, conversation, decode, edge, parse_answer
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import Parts, Thoughts
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG, Answer, edge, parse_answer
+from refiner_worker.text.thoughts import Parts, Thoughts
+from refiner_worker.text.tokens import conversation, decode, encode_like
+from refiner_worker.text.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient

@@ -6,7 +6,7 @@ from verl.utils.fs import copy_to_local
 
 from recipe.preflight.models import without_weights
 from recipe.preflight.rules import Run, has_critic
-from refiner_worker.turn_end import behind_a_reply, read_turn_end
+from refiner_worker.text.turn_end import behind_a_reply, read_turn_end
 
 FAR = 10
 """So many times beyond them is far."""

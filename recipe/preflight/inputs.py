@@ -8,7 +8,8 @@ from verl.utils.import_utils import load_module
 from recipe.preflight.files import SET_A_MODEL, one_line, wrong_with_extra_info
 from recipe.preflight.models import ADAPTER_KEY, models_of
 from recipe.preflight.rules import Run, has_critic, rule
-from refiner_worker.config import ALIKE, External, nearest
+from refiner_worker.config import ALIKE, External
+from refiner_worker.keys import nearest
 
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}

@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException
 
-from refiner_worker.config import nearest
+from refiner_worker.keys import nearest
 
 
 def unknown(key: str, name: Any, known: Collection[str]) -> str:

@@ -28,7 +28,7 @@ from recipe.preflight.rules import MANAGER_KEY, Run, rule
 from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
 from recipe.rewarding.managers import load_checked_manager
-from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
+from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
 
 try:
     from verl.utils.import_utils import resolve_config_path

@@ -12,8 +12,8 @@ from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import RefinerClient
 from refiner_worker.config import TEMPLATES, read_refiner
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import read_thoughts
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.thoughts import read_thoughts
+from refiner_worker.text.turn_end import TurnEnd
 
 
 def with_template(tokenizer: Any, template: str) -> Any:

@@ -98,3 +98,17 @@ def test_light_modules_import_neither_torch_nor_verl(module: str) -> None:
     code = f"import sys, {module}; print(*{{'torch', 'verl', 'ray', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def verls(path: Path) -> set[str]:
+    """Return the modules of verl that a file imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name for name in names if name.partition(".")[0] == "verl"}
+
+
+@pytest.mark.parametrize("folder", ["refiner_worker", "reward"])
+def test_parts_know_nothing_of_verl(folder: str) -> None:
+    found = {name: verls(path) for name, path in modules(folder).items()}
+    assert found and not any(found.values()), found

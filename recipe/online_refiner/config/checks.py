@@ -15,7 +15,7 @@ from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
 from recipe.sizing.cuts import cuts
 from recipe.sizing.refusals import refusals
-from refiner_worker.config import what_lacks
+from refiner_worker.keys import what_lacks
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -492,7 +492,7 @@ def shared_servers_read_it_too(run: Run) -> str | None:
 @rule("sizes")
 def replicas_fit(run: Run) -> str | None:
     """The replicas of rollout and refiner fit on their GPUs, in equal parts of a node or in whole nodes."""
-    from refiner_worker.group import replica_size  # here: it imports Ray
+    from recipe.online_refiner.config.replicas import replica_size  # here: it imports Ray
 
     plan, wanted, tensor = run.plan, run.blocks.refiner.num_replicas or 1, "rollout.tensor_model_parallel_size"
     rollout, trainer = run.config.actor_rollout_ref.rollout, run.config.trainer

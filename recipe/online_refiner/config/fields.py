@@ -15,7 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.method.constraint import Constraint, PositiveNumber
 from recipe.online_refiner.method.modes import read_constraint
-from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key, read_keys, read_refiner
+from refiner_worker.config import RefinerConfig, read_refiner
+from refiner_worker.keys import BLOCK, NotNegative, from_key, read_keys
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)

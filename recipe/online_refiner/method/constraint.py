@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.method.eq6 import NONE
-from refiner_worker.config import BLOCK
+from refiner_worker.keys import BLOCK
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

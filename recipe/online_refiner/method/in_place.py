@@ -12,9 +12,10 @@ from recipe.online_refiner.method.constraint import Column, Companion, Mean, Pla
 from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, best_of
 from recipe.online_refiner.method.penalty import Penalising
 from recipe.online_refiner.method.sft import Imitating
-from refiner_worker.config import BLOCK, TEMPLATES, template_path
-from refiner_worker.parsing import conversation
+from refiner_worker.config import TEMPLATES, template_path
+from refiner_worker.keys import BLOCK
 from refiner_worker.prompts import InPlacePrompt
+from refiner_worker.text.tokens import conversation
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

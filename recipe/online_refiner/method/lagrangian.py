@@ -9,7 +9,7 @@ from recipe.online_refiner.method import eq6
 from recipe.online_refiner.method.constraint import Turn
 from recipe.online_refiner.method.penalty import Eq6Penalty
 from recipe.online_refiner.method.sft import SEQUENCE_LOSSES, Imitation
-from refiner_worker.config import BLOCK
+from refiner_worker.keys import BLOCK
 
 if TYPE_CHECKING:
     from recipe.online_refiner.config.fields import RefinementConfig

@@ -9,7 +9,7 @@ from recipe.online_refiner.method.lagrangian import Lagrangian
 from recipe.online_refiner.method.none import Unconstrained
 from recipe.online_refiner.method.penalty import Penalty
 from recipe.online_refiner.method.sft import Sft
-from refiner_worker.config import nearest, read_keys
+from refiner_worker.keys import nearest, read_keys
 
 CONSTRAINTS: dict[tuple[str, str], type[Constraint]] = {
     ("none", "rewrite"): Unconstrained,

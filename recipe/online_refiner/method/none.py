@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.method.constraint import Constraint
-from refiner_worker.config import BLOCK
+from refiner_worker.keys import BLOCK
 
 
 @dataclass(kw_only=True, config=BLOCK)

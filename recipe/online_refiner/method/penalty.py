@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.method import eq6
 from recipe.online_refiner.method.constraint import CRITIC_ESTIMATORS, Column, Place, Turn, Weighted
-from refiner_worker.config import BLOCK, nearest
+from refiner_worker.keys import BLOCK, nearest
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

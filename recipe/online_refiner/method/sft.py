@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 from recipe.online_refiner.method.constraint import Column, Companion, Mean, Turn, Weighted
 from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout
 from recipe.online_refiner.method.penalty import Rewritten
-from refiner_worker.config import BLOCK, what_lacks
 from refiner_worker.engines import ABSENT, Top
+from refiner_worker.keys import BLOCK, what_lacks
 
 if TYPE_CHECKING:  # they import torch
     from recipe.online_refiner.config.fields import RefinementConfig

@@ -43,11 +43,12 @@ OF_PATCHES = "recipe.online_refiner.verl_glue.patches"
 OF_STREAMING = "recipe.online_refiner.verl_glue.streaming"
 OF_WORKER = "recipe.online_refiner.verl_glue.actor_worker"
 OF_ENGINE = "recipe.online_refiner.verl_glue.actor_engine"
-OF_HOSTING = "recipe.online_refiner.verl_glue.hosting"
+OF_HOSTING = "recipe.online_refiner.verl_glue.hosting.start"
 OF_ROWS = "recipe.online_refiner.verl_glue.rows"
 OF_WATCH = "recipe.online_refiner.verl_glue.watch"
-OF_GROUP = "refiner_worker.group"
-OF_SERVERS = "refiner_worker.servers"
+OF_GROUP = "recipe.online_refiner.verl_glue.hosting.group"
+OF_SERVERS = "recipe.online_refiner.verl_glue.hosting.servers"
+OF_SHARED = "recipe.online_refiner.verl_glue.hosting.shared"
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async"
@@ -209,7 +210,7 @@ HOOKS = [
     Hook(f"{REPLICA}:RolloutReplica.workers", OF_GROUP),
     Hook(f"{REPLICA}:RolloutReplica.server_address", OF_GROUP),
     Hook(f"{REPLICA}:RolloutReplica.server_handle", OF_GROUP),
-    Hook(f"{REPLICA}:RolloutReplicaRegistry.register", "refiner_worker.shared", ("name", "loader")),
+    Hook(f"{REPLICA}:RolloutReplicaRegistry.register", OF_SHARED, ("name", "loader")),
     Hook(f"{REPLICA}:TokenOutput.token_ids", "refiner_worker.client"),
     Hook(f"{REPLICA}:TokenOutput.extra_fields", "refiner_worker.client"),
     Hook(
@@ -232,9 +233,9 @@ HOOKS = [
         OF_SERVERS,
         ("output", "num_prompt_logprobs", "result_dict"),
     ),
-    Hook(f"{VLLM_SERVER}:vLLMHttpServer.lora_as_adapter", "refiner_worker.shared"),
+    Hook(f"{VLLM_SERVER}:vLLMHttpServer.lora_as_adapter", OF_SHARED),
     Hook(f"{VLLM_SERVER}:vLLMHttpServer.engine", "refiner_worker.engines"),
-    Hook(f"{VLLM_SERVER}:vLLMReplica.server_class", "refiner_worker.shared"),
+    Hook(f"{VLLM_SERVER}:vLLMReplica.server_class", OF_SHARED),
     # ---- the TransferQueue
     Hook(f"{QUEUE}:_TQ_CONTROLLER", OF_WATCH),
     Hook(f"{QUEUE}:_TQ_STORAGE", OF_WATCH),

@@ -39,8 +39,8 @@ from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.config import ALIKE, External, RefinerConfig
-from refiner_worker.thoughts import read_thoughts
-from refiner_worker.turn_end import read_turn_end
+from refiner_worker.text.thoughts import read_thoughts
+from refiner_worker.text.turn_end import read_turn_end
 
 logger = logging.getLogger(__name__)
 

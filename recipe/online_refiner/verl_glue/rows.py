@@ -32,7 +32,7 @@ from recipe.online_refiner.method.constraint import Constraint, Turn
 from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, feedback_of, group_of, last_turn
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
-from refiner_worker.parsing import conversation, decode
+from refiner_worker.text.tokens import conversation, decode
 
 BY_AGENT_LOOP = {
     *AgentLoopOutput.model_fields,

@@ -75,9 +75,9 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
         if blocks.hosts_refiner and blocks.is_shared:
-            from refiner_worker import shared  # here: it needs vLLM, which other rollouts do without
+            from recipe.online_refiner.verl_glue.hosting.shared import register  # here: it needs vLLM
 
-            shared.register()
+            register()
         TRAINER_REGISTRY.update(self.trainers)
         super().run(config)
         del locks  # held until here

@@ -39,7 +39,8 @@ from recipe.online_refiner.metrics import EXTRA, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
-from recipe.online_refiner.verl_glue.hosting import Hosting
+from recipe.online_refiner.verl_glue.hosting.memory import most_used_gb
+from recipe.online_refiner.verl_glue.hosting.start import Hosting
 from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects, rows_without
@@ -50,7 +51,6 @@ from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.samples import log_records
 from recipe.runs.stop import checkpoint_before, shortened
 from refiner_worker.client import DEATHS, CheckpointError, HostedRefiner
-from refiner_worker.memory import most_used_gb
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
 

@@ -5,7 +5,7 @@ returns: to a rank in a collective operation, a sender of weights to an engine, 
 loop's rows. So training runs in a thread, and this one looks around meanwhile.
 
 What can be lost without harm is not here: refine workers (``refine_actors.py``) and replicas of the refiner
-(``refiner_worker/group.py``) are replaced.
+(``verl_glue/hosting/group.py``) are replaced.
 """
 
 import logging
@@ -22,10 +22,10 @@ from transfer_queue import interface
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.replica import RolloutReplica
 
+from recipe.online_refiner.verl_glue.hosting.group import in_thread
 from recipe.runs.stop import shortened
 from refiner_worker.client import DEATHS, RunEndedError
 from refiner_worker.engines import has_failed
-from refiner_worker.group import in_thread
 
 logger = logging.getLogger(__name__)
 

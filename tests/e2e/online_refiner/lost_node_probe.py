@@ -15,8 +15,9 @@ from verl.single_controller.ray import ResourcePoolManager
 from verl.single_controller.ray.base import split_resource_pool
 
 from recipe.online_refiner.config.checks import load
-from refiner_worker import group as refiner_group
-from refiner_worker.group import RefinerGroup, model_config, rollout_config
+from recipe.online_refiner.config.replicas import model_config, rollout_config
+from recipe.online_refiner.verl_glue.hosting import group as refiner_group
+from recipe.online_refiner.verl_glue.hosting.group import RefinerGroup
 
 
 def main(model: str, out: Path) -> None:

@@ -27,13 +27,13 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.pairs import Refinement, Request, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner
+from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
 from recipe.online_refiner.verl_glue.loss import TOP_K
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
-from refiner_worker.group import MAX_DEATHS, RefinerGroup
-from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.turn_end import read_turn_end
+from refiner_worker.text.tokens import decode
+from refiner_worker.text.turn_end import read_turn_end
 
 OVERRIDES = (
     "platform=cpu",

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from refiner_worker.config import TEMPLATES
-from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.text.answer import parse_answer
 
 NUM_STEPS, MAX_NEW_TOKENS = 4, 16
 

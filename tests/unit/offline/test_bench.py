@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from recipe.offline.bench import Bench
-from refiner_worker.turn_end import read_turn_end
+from refiner_worker.text.turn_end import read_turn_end
 
 
 def test_given_answers_are_rewarded_and_none_is_drawn(tiny_llama: Path) -> None:

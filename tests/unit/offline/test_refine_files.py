@@ -21,7 +21,7 @@ from recipe.offline.shares import Found
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.preflight.files import read_tokenizer
 from refiner_worker.client import RefinerRequestError
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.turn_end import TurnEnd
 
 SETTINGS = {"ways": ["general"], "data": ["0f", "1e"], "refiner": ["samples=2"]}
 ROW = {"prompt": [{"role": "user", "content": "q"}], "data_source": "s", "reward_model": {"ground_truth": ""}}

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from written_model import Engine, WrittenServer, refined, with_template
 
 from recipe.online_refiner.method.pairs import Refinement, Verdict
-from refiner_worker.parsing import OPEN_TAG
-from refiner_worker.thoughts import Thoughts, read_thoughts
+from refiner_worker.text.answer import OPEN_TAG
+from refiner_worker.text.thoughts import Thoughts, read_thoughts
 
 TRL = Path(sys.prefix, "chat-templates", "trl", "chat_templates")
 NAMED = ("<think>", "</think>")

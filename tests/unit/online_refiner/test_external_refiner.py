@@ -24,8 +24,8 @@ from refiner_worker.config import TEMPLATES, External
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.sources import RefinerBySource
-from refiner_worker.thoughts import Thoughts
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.thoughts import Thoughts
+from refiner_worker.text.turn_end import TurnEnd
 
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
 NUM_ROLLOUTS, FEW, MAX_TOKENS = 100, 10, 24

@@ -27,7 +27,7 @@ from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
 from refiner_worker.external import request
 from refiner_worker.prompts import InPlacePrompt
-from refiner_worker.turn_end import TurnEnd
+from refiner_worker.text.turn_end import TurnEnd
 
 
 def config(**changes: object) -> RefinerConfig:

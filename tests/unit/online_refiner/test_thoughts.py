@@ -14,7 +14,7 @@ from recipe.online_refiner.method.modes import read_constraint
 from recipe.online_refiner.method.pairs import Verdict
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import Thoughts, read_thoughts
+from refiner_worker.text.thoughts import Thoughts, read_thoughts
 
 TURN = "<|im_start|>{{ m.role }}\n%s{{ m.content }}<|im_end|>\n"
 CHATML = (

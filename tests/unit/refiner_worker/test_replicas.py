@@ -22,11 +22,11 @@ from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
 from vllm.logprobs import Logprob
 
+from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
+from recipe.online_refiner.verl_glue.hosting.servers import extract
 from refiner_worker.client import SAMPLING, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import Colocated, read_refiner
 from refiner_worker.engines import ABSENT, can_sleep
-from refiner_worker.group import MAX_DEATHS, RefinerGroup
-from refiner_worker.servers import extract
 
 
 class Call:

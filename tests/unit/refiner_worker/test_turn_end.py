@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from refiner_worker.parsing import parse_answer
-from refiner_worker.turn_end import TurnEnd, read_turn_end
+from refiner_worker.text.answer import parse_answer
+from refiner_worker.text.turn_end import TurnEnd, read_turn_end
 
 END_OF_TEXT, IM_END = 0, 2
 BOTH = {"eos_token_id": [END_OF_TEXT, IM_END]}

@@ -8,10 +8,10 @@ from composed_main import base, composed
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config import checks
+from recipe.online_refiner.config.replicas import replica_size
 from recipe.online_refiner.plan import Plan
 from recipe.sizing import shapes, state
 from recipe.sizing.moments import GIB, Footprint
-from refiner_worker.group import replica_size
 
 QWEN_7B = {
     "model_type": "qwen2",

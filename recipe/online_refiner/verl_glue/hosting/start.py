@@ -9,9 +9,9 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
+from recipe.online_refiner.verl_glue.hosting.group import RefinerGroup
 from refiner_worker.client import HostedRefiner
 from refiner_worker.config import External
-from refiner_worker.group import RefinerGroup
 
 OWN_POOL = "refiner_pool"
 
@@ -59,7 +59,9 @@ class Hosting:
 
     def _finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
         if self._blocks.is_shared:
-            from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
+            from recipe.online_refiner.verl_glue.hosting.shared import (
+                SharedRefiner,  # here: it needs vLLM, which other rollouts do without
+            )
 
             return SharedRefiner(self._refiner, rollout_replicas)
         if isinstance(self._refiner, External):

@@ -1,10 +1,13 @@
-"""The token that ends a turn: in some families (Gemma, Phi-3) it is another than the tokenizer's EOS."""
+"""The token that ends a turn of a chat.
+
+In some families (Gemma, Phi-3) another token than the tokenizer's EOS ends a turn.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl.utils.model import get_generation_config
+from transformers import AutoConfig, GenerationConfig
 
 REPLY = "reply"
 
@@ -32,12 +35,25 @@ class TurnEnd:
 
 def read_turn_end(model_folder: str, tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> TurnEnd:
     """Return the tokenizer's EOS and those of ``generation_config.json``: what vLLM stops at (``SamplingParams``)."""
-    generation = get_generation_config(model_folder)
-    also = getattr(generation, "eos_token_id", None)
+    also = _eos_of_engines(model_folder)
     stops = {tokenizer.eos_token_id, *([] if also is None else [also] if isinstance(also, int) else also)}
     behind = behind_a_reply(tokenizer, chat_settings)
     written = next((one for one in behind if one in stops), tokenizer.eos_token_id)
     return TurnEnd(stops=frozenset(stops), written=written)
+
+
+def _eos_of_engines(model_folder: str) -> int | list[int] | None:
+    """Return the EOS of ``generation_config.json``, else of ``config.json``; None if a folder has a tokenizer alone."""
+    for read in (GenerationConfig.from_pretrained, _from_model_config):
+        try:
+            return read(model_folder).eos_token_id
+        except OSError:  # there is no such file
+            continue
+    return None
+
+
+def _from_model_config(model_folder: str) -> GenerationConfig:
+    return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model_folder))
 
 
 def behind_a_reply(tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> list[int]:

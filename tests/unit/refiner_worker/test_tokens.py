@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from refiner_worker.own_tokens import encode_like, starts
+from refiner_worker.text.tokens import encode_like, starts
 
 
 @pytest.fixture(scope="module")

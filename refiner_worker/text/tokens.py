@@ -5,6 +5,7 @@ these, so that what compares tokens (``constraint.alignment=diff``) finds no cha
 """
 
 import functools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unicodedata import normalize
@@ -83,3 +84,47 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the text of token ids as it is: some tokenizers would take spaces out of it."""
     array = np.asarray(ids, dtype=np.int64)  # a list is walked through twice
     return tokenizer.decode(array, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    """Return the text of token ids, special ones left out."""
+    return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
+
+
+def whole_text(ids: list[int], tokenizer: Any) -> str:
+    """Return the text of token ids, special ones included."""
+    return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def cut(ids: list[int], num_characters: int, tokenizer: Any) -> tuple[list[int], str, list[int]]:
+    """Return the tokens within the first characters of a text, those of these that no token has, and the rest's tokens.
+
+    A token that stands across the cut is encoded again, and so is a character of several tokens.
+    """
+    text = whole_text(ids, tokenizer)
+
+    def known(length: int) -> str:
+        return whole_text(ids[:length], tokenizer)
+
+    upper = bisect_left(range(len(ids)), num_characters, key=lambda length: len(known(length)))
+    while upper < len(ids) and not text.startswith(known(upper)):
+        upper += 1
+    lower = upper
+    while len(known(lower)) > num_characters or not text.startswith(known(lower)):
+        lower -= 1
+    between = text[num_characters : len(known(upper))]
+    behind = tokenizer.encode(between, add_special_tokens=False) if between else []
+    return ids[:lower], text[len(known(lower)) : num_characters], [*behind, *ids[upper:]]
+
+
+def conversation(
+    tokenizer: Any, messages: list[dict[str, Any]], prompt_ids: list[int], earlier_ids: list[int]
+) -> list[dict[str, Any]]:
+    """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
+
+    Nothing keeps the messages of later turns. So what the policy read is decoded: the prompt's ids, and
+    ``earlier_ids``, the session between prompt and turn.
+    """
+    if not earlier_ids:
+        return messages
+    return [{"role": "user", "content": decode(tokenizer, prompt_ids + earlier_ids)}]

@@ -6,9 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from refiner_worker.thoughts import cut
+from refiner_worker.text.tokens import cut, decode
 
 FENCE = "```"
 OPEN_TAG = "<refined>"
@@ -137,24 +135,6 @@ def _ending(text: str) -> str:
 
 def _common_end(one: str, other: str) -> str:
     return os.path.commonprefix([one[::-1], other[::-1]])[::-1]
-
-
-def decode(tokenizer: Any, ids: list[int]) -> str:
-    """Return the text of token ids, special ones left out."""
-    return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
-
-
-def conversation(
-    tokenizer: Any, messages: list[dict[str, Any]], prompt_ids: list[int], earlier_ids: list[int]
-) -> list[dict[str, Any]]:
-    """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
-
-    Nothing keeps the messages of later turns. So what the policy read is decoded: the prompt's ids, and
-    ``earlier_ids``, the session between prompt and turn.
-    """
-    if not earlier_ids:
-        return messages
-    return [{"role": "user", "content": decode(tokenizer, prompt_ids + earlier_ids)}]
 
 
 def _encoded(text: str, ids: list[int], tokenizer: Any) -> list[int]:

@@ -10,9 +10,9 @@ import ray
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 
+from recipe.online_refiner.verl_glue.hosting.servers import SamplingServer
 from refiner_worker.client import HostedRefiner, RefinerClient
 from refiner_worker.config import RefinerConfig
-from refiner_worker.servers import SamplingServer
 
 _asks_base_model: ContextVar[bool] = ContextVar("asks_base_model", default=False)
 
@@ -49,7 +49,7 @@ def register() -> None:
 
 
 class SharedRefiner(HostedRefiner):
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers."""
+    """Stands where a ``RefinerGroup`` stands, but owns nothing: verl runs the servers."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
         servers = {replica.server_address: replica.server_handle for replica in replicas}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from refiner_worker import parsing
-from refiner_worker.parsing import Answer, decode, parse_answer
+from refiner_worker.text.answer import Answer, parse_answer
+from refiner_worker.text.tokens import decode
 
 EOS = 2
 
@@ -70,7 +70,7 @@ def test_what_stands_behind_the_end_is_not_decoded_again_and_again(
         lengths.append(len(ids))
         return decode(tokenizer, ids)
 
-    monkeypatch.setattr(parsing, "decode", counted)
+    monkeypatch.setattr("refiner_worker.text.answer.decode", counted)
     ids = tokenizer.encode("```py\nü✓\n```\n" + "It works ✓. " * 500, add_special_tokens=False)
     answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
     assert answer.token_ids == [*tokenizer.encode("```py\nü✓\n```", add_special_tokens=False), EOS]

@@ -16,14 +16,15 @@ from functools import partial
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from ray.exceptions import RayError
 from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
+from recipe.online_refiner.config.replicas import replica_size
 from refiner_worker.client import HostedRefiner, RefinerClient, RunEndedError, is_dead
 from refiner_worker.config import RefinerConfig
-from refiner_worker.engines import TOKENIZER_KEY, can_sleep
+from refiner_worker.engines import can_sleep
 
 logger = logging.getLogger(__name__)
 
@@ -31,85 +32,6 @@ MAX_DEATHS = 3
 """Restarts of a replica, at most; one that dies more often stays out of the run."""
 RESTART_TIMEOUT_S = 900.0
 """Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
-
-UNREAD_KEYS = {
-    "max_model_len": "set refiner.max_model_len",
-    "response_length": "set refiner.response_length",
-    "temperature": "set refiner.temperature",
-    **dict.fromkeys(
-        ("n", "top_p", "top_k", "do_sample", "prompt_length", "val_kwargs", "agent", "multi_turn"),
-        "each response is refined once; drop it",
-    ),
-    **dict.fromkeys(("repetition_penalty", "ignore_eos"), "each request says 1.0 and false; drop it"),
-}
-"""Keys of verl's rollout block that say nothing to replicas, and what does."""
-POLICY_ONLY_KEYS: dict[str, Any] = {
-    "quantization": None,
-    "quantization_config_file": None,
-    "qat": None,
-    "disaggregation": {"enabled": False},
-    "checkpoint_engine": {"backend": "naive"},
-    "enable_rollout_routing_replay": False,
-}
-"""Keys of verl's rollout block that cannot hold for the refiner, with their unused values: verl quantizes the weights
-that a trainer sends; prefill engines and routes are for the policy alone."""
-MODEL_SHAPE_KEYS = ("hf_config_path", "override_config")
-MODEL_READING_KEYS = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
-
-
-def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
-    """Return verl's rollout block for the refiner's replicas.
-
-    It starts from the policy's rollout block, so that a run's engine settings hold for both, but drops keys for weights
-    that a trainer sends. It loads real weights (the policy waits for a sync) and ends with ``refiner.rollout``.
-
-    Raises:
-        ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
-    """
-    rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
-    unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(POLICY_ONLY_KEYS))
-    if unknown:
-        raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
-    if unfit:
-        raise ValueError(
-            f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (the engine itself "
-            f"quantizes the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
-        )
-    for name in sorted(set(refiner.rollout) & set(UNREAD_KEYS)):
-        raise ValueError(f"refiner.rollout.{name} is not read: {UNREAD_KEYS[name]}")
-    if refiner.rollout.get("load_format") == "dummy":
-        raise ValueError("refiner.rollout.load_format=dummy: pi_0 would have random weights; set auto")
-    rollout.merge_with(POLICY_ONLY_KEYS)
-    rollout.update(
-        n=1,
-        load_format="auto",
-        max_model_len=max_model_len,
-        calculate_log_probs=False,
-        mtp=None,
-        disable_log_stats=not rollout.prometheus.enable,  # Prometheus reads them
-    )
-    rollout.prometheus.served_model_name = "refiner"  # which tells its numbers from the policy's
-    if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
-        tokenizer = config.actor_rollout_ref.model.tokenizer_path
-        OmegaConf.update(rollout, TOKENIZER_KEY, tokenizer, force_add=True)
-    rollout.merge_with(refiner.rollout)
-    return rollout
-
-
-def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
-    """Return verl's model block for the replicas: read as the actor's model is.
-
-    What the actor's block says of its model's config holds for another model only where that is the same.
-    """
-    actor = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True))
-    names = MODEL_READING_KEYS + (MODEL_SHAPE_KEYS if refiner.model_path == actor.path else ())
-    alike = {name: actor[name] for name in names}
-    return OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": refiner.model_path, **alike})
-
-
-def replica_size(rollout: DictConfig) -> int:
-    """Return the number of GPUs of one replica."""
-    return int(rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size)
 
 
 class RefinerGroup(HostedRefiner):
@@ -199,7 +121,9 @@ class RefinerGroup(HostedRefiner):
             name_suffix=f"refiner{self._num_launches}",
         )
         if any(one.samples > 1 for one in (self._refiner, *self._refiner.sources.values())):
-            from refiner_worker.servers import SamplingServer  # here: it needs vLLM, as the replica does
+            from recipe.online_refiner.verl_glue.hosting.servers import (
+                SamplingServer,  # here: it needs vLLM, as the replica does
+            )
 
             replica.server_class = ray.remote(SamplingServer)
         return replica

@@ -2,10 +2,11 @@
 
 import os.path
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from refiner_worker.text.tokens import cut, decode, whole_text
 
 THOUGHT, ANSWER = "A thought.", "A reply."
 NAMED = re.compile(r"</([\w.:-]+)>")
@@ -30,10 +31,10 @@ class Thoughts:
 
     def split(self, ids: list[int], tokenizer: Any) -> "Parts":
         """Return the parts of a response."""
-        text = _text(ids, tokenizer)
+        text = whole_text(ids, tokenizer)
         end = self.end(text)
         if end == 0:
-            return Parts(answer=_shown(ids, tokenizer))
+            return Parts(answer=decode(tokenizer, ids))
         begins = text.lstrip().startswith(self.opening.lstrip())
         opened = text.index(self.opening.lstrip()) + len(self.opening.lstrip()) if begins else 0
         if end is None:
@@ -42,7 +43,7 @@ class Thoughts:
             return Parts(opening=text[:opened], thought=text[opened:], closing=whole, answer=None)
         head, rest, behind = cut(ids, end, tokenizer)
         place = max(opened, text.rfind(self.closing, 0, end))  # a header alone has no mark
-        return Parts(head, rest, text[:opened], text[opened:place], text[place:end], _shown(behind, tokenizer))
+        return Parts(head, rest, text[:opened], text[opened:place], text[place:end], decode(tokenizer, behind))
 
     def end(self, text: str) -> int | None:
         """Return how many characters of an output are its thought, closing mark included; 0: none; None: it has no end.
@@ -57,7 +58,7 @@ class Thoughts:
 
     def behind(self, ids: list[int], tokenizer: Any) -> tuple[list[int], list[int]] | None:
         """Return the thought of an output with its closing mark, and the rest; None if the thought does not end."""
-        end = self.end(_text(ids, tokenizer))
+        end = self.end(whole_text(ids, tokenizer))
         if end is None:
             return None
         head, rest, behind = cut(ids, end, tokenizer)
@@ -65,12 +66,12 @@ class Thoughts:
 
     def in_turn(self, earlier_ids: list[int], tokenizer: Any) -> "Thoughts":
         """Return the same of a later turn, whose thought is open if what stands before it opens one."""
-        before = _text(earlier_ids[-MARK_TOKENS:], tokenizer)
+        before = whole_text(earlier_ids[-MARK_TOKENS:], tokenizer)
         return replace(self, is_open=before.rstrip().endswith(self.opening.strip()))
 
     def is_opened_in(self, ids: list[int], tokenizer: Any) -> bool:
         """Tell whether an answer opens another thought."""
-        return self.opening.strip() in _text(ids, tokenizer)
+        return self.opening.strip() in whole_text(ids, tokenizer)
 
     def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
         """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""
@@ -97,35 +98,6 @@ class Parts:
     """The mark; of a response that ends within its thought the one that it lacks."""
     answer: str | None = None
     """None if the response ends within its thought."""
-
-
-def cut(ids: list[int], num_characters: int, tokenizer: Any) -> tuple[list[int], str, list[int]]:
-    """Return the tokens within the first characters of a text, those of these that no token has, and the rest's tokens.
-
-    A token that stands across the cut is encoded again, and so is a character of several tokens.
-    """
-    text = _text(ids, tokenizer)
-
-    def known(length: int) -> str:
-        return _text(ids[:length], tokenizer)
-
-    upper = bisect_left(range(len(ids)), num_characters, key=lambda length: len(known(length)))
-    while upper < len(ids) and not text.startswith(known(upper)):
-        upper += 1
-    lower = upper
-    while len(known(lower)) > num_characters or not text.startswith(known(lower)):
-        lower -= 1
-    between = text[num_characters : len(known(upper))]
-    behind = tokenizer.encode(between, add_special_tokens=False) if between else []
-    return ids[:lower], text[len(known(lower)) : num_characters], [*behind, *ids[upper:]]
-
-
-def _text(ids: list[int], tokenizer: Any) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=False))
-
-
-def _shown(ids: list[int], tokenizer: Any) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def read_thoughts(

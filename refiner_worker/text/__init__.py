@@ -1,0 +1,1 @@
+"""Between text and the policy's tokens: thoughts, answers, the ends of turns."""
