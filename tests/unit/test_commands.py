@@ -80,16 +80,41 @@ def test_a_command_without_its_packages_says_what_to_install(name: str) -> None:
         assert done.returncode == 0 and "usage" in done.stdout
     else:
         assert done.returncode == 2
-        assert re.fullmatch(
-            r"error: .* has no package (hydra|fsspec|verl|rich|jinja2|plotly): install .*\n", done.stderr
-        )
+        assert re.fullmatch(r"error: .* has no package (hydra|fsspec|rich|jinja2|plotly): install .*\n", done.stderr)
 
 
 def test_all_requirements_are_known() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[^\w-]", one)[0].lower() for one in project["dependencies"]}
     modules = {"hydra-core": "hydra", "math-verify": "math_verify", "pyyaml": "yaml", "transferqueue": "transfer_queue"}
-    assert {modules.get(name, name) for name in names - OF_VERL} <= commands.FOREIGN
+    assert {modules.get(name, name) for name in names - OF_VERL} <= commands.REQUIRED
+
+
+def test_versions_are_one_line() -> None:
+    done = run("--version")
+    assert re.fullmatch(r"online-refiner [\d.]+, Python 3[\d.]+, verl [\d.]+, .*torch [\d.+a-z]+, .*\n", done.stdout)
+
+
+def test_a_program_gives_the_arguments(capfd: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["prepare", "rows", "--help"]) == 0
+    assert "--val-fraction" in capfd.readouterr().out
+    assert commands.main(["trian"]) == 2
+    assert capfd.readouterr().err.startswith("error: trian is not known")
+
+
+@pytest.mark.parametrize("package", ["verl", "vllm"])
+def test_a_package_of_verls_that_is_missing_or_another_is_one_line(package: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"from {package} import no_such_name\n")
+    path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]; "
+    own = "from recipe import commands; commands.COMMANDS['mine'] = ('mine', 'main', ''); commands.main()"
+    missing = run("mine", program=f"{path}sys.modules[{package!r}] = None; {own}")
+    assert missing.returncode == 2 and f"has no package {package}: install" in missing.stderr
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    other = run("mine", program=path + own)
+    assert other.returncode == 2 and other.stderr.count("\n") == 1
+    assert f"mine.py:1: cannot import name 'no_such_name' from '{package}'" in other.stderr
+    assert f"another version of {package} is needed" in other.stderr
 
 
 def test_a_module_of_the_users_that_is_missing_is_pythons_to_report(
