@@ -28,7 +28,7 @@ Verdict = Literal["passed", "wrong"] | Status
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
-    """Eq. 7 and 8 from the verdicts of the tests up to the first error, which decides, of `num_tests` in all."""
+    """Return the score of Eq. 7 and 8, given the verdicts of a problem's `num_tests` tests up to the first error."""
     num_passed = verdicts.count("passed")
     value: float | None = 1.0  # exactly
     outcome = "pass"
@@ -75,9 +75,9 @@ def score_response(
 
 
 def find_code(problem: Problem, response: str, limits: Limits) -> str | None:
-    """The code of an answer (`reward.extract`), or None; raises what `reward.judge.ask` raises.
+    """Return the code of an answer (`reward.extract`), or None; raises what `reward.judge.ask` raises.
 
-    Of several blocks the last counts that defines the function which is tested, if that has a name.
+    If the tested function has a name and the answer has several blocks, the last block that defines it is returned.
     """
     if problem.kind == "test_code" and not problem.fn_name:
         return ask(partial(extract_tested, response, problem.inputs[0]), limits=limits).value
@@ -85,7 +85,7 @@ def find_code(problem: Problem, response: str, limits: Limits) -> str | None:
 
 
 def extract_tested(response: str, test_code: str) -> str | None:
-    """Find, in a judge, the code of an answer whose name only the test code says."""
+    """Return the code of an answer if only the test code names the tested function; called in a judge."""
     return extract_code(response, *set(names_of_the_answer(test_code, None)) - modules_used(test_code))
 
 

@@ -1,4 +1,4 @@
-"""Is an output right? Asked in a judge only: expected outputs never reach the code under test."""
+"""Comparison of outputs with expected outputs, for judges only: the code under test never sees expected outputs."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def _word_matches(actual: str, expected: str) -> bool:
 
 
 def _number(word: str) -> Decimal | None:
-    """The number that the word is, without rounding; None: it is no finite number."""
+    """Return the number that a word denotes, without rounding; None if it denotes no finite number."""
     if not _NUMBER.fullmatch(word):
         return None
     try:

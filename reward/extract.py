@@ -1,4 +1,4 @@
-"""From a model's answer to the code in it, in time that grows with its length only.
+"""Extraction of the code from a model's answer, in time that grows linearly with the answer's length.
 
 markdown-it-py is not used: models also open a fence after words, close one after code and leave marks of quotes out,
 which CommonMark takes for text.
@@ -39,33 +39,33 @@ _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<
 _BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]*)?")
 _PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
-"""What lines begin with that a shell or a notebook runs; comments may stand between them."""
+"""Prefixes of lines that a shell or a notebook runs; comments may stand between such lines."""
 _READS = re.compile(
     r"\binput\s*[(,)]|=\s*input\b|\bimport\s+input\b|\bstdin\b(?!\s*=[^=]|\.write\b|\.close\b|[\"'])|\b__stdin__\b"
     r"|\bfileinput\b|\b(?:f?d?open|read|FileIO|mmap)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
 )
-"""What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
+"""Code that reads standard input or refers to a function that does (`read = input`), but not `sys.stdin = ...`."""
 _GIVES_ANOTHER, _KEEPS = re.compile(r"\bstdin\s*=[^=]"), re.compile(r"=\s*(?:sys\s*\.\s*)?stdin\s*$", re.M)
-"""What a harness does around a program's function: `old = sys.stdin`, then `sys.stdin = ...`."""
+"""The statements of a harness that replaces standard input: `old = sys.stdin`, then `sys.stdin = ...`."""
 _WRITES = re.compile(r"\bprint\b|write|stdout")
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
 _MODULES = {*sys.stdlib_module_names, "numpy"}
-"""Imports from elsewhere are of the answer itself: `from solution import f`."""
+"""Modules that are not part of the answer; `from solution import f` is taken for an import of the answer itself."""
 _TAB = 4  # columns
 _MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
 _STATEMENTS_OF_CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 
 
 def extract_code(response: str, *names: str) -> str | None:
-    """Find the code of an answer, or None when it holds none.
+    """Return the code of an answer, or None if it holds none.
 
-    The last Python block counts; without one the last block that names no language (a program's output, shown in a
-    plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, or
-    if the answer is to define none, the last that reads standard input; then those that do not show values alone.
-    Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
-    fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
-    an import, an assignment or a print: a bare word is no program. What a model thought first (up to
-    `</think>` or the like) is looked at only where there is no code after it.
+    The last Python block is taken; if there is none, the last block that names no language (a program's output, shown
+    in a plain block after the program, must not replace the program). Among several such blocks, the last that defines
+    one of `names` is preferred (without `names`, the last that reads standard input), then blocks that do more than
+    show values. Blocks in other languages, sessions (`>>>`) and blocks of comments or commands alone are skipped. An
+    unterminated last fence reaches to the end. Text without a fence is code only if all of it parses as Python and it
+    has a definition, an import, an assignment or a print: a bare word is no program. The model's thought (up to
+    `</think>` or the like) is searched only if there is no code after it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)
@@ -77,7 +77,7 @@ def extract_code(response: str, *names: str) -> str | None:
 
 
 def without_end_marks(response: str) -> str:
-    """The answer without the tokens that end a model's turn, where they were left in the text."""
+    """Return the answer without the tokens that end a model's turn, where they were left in the text."""
     kept, end = len(response), len(response.rstrip())
     while mark := next((mark for mark in _END_MARKS if response.endswith(mark, 0, end)), ""):
         kept = end = end - len(mark)
@@ -87,7 +87,7 @@ def without_end_marks(response: str) -> str:
 
 
 def end_of_thoughts(response: str) -> int:
-    """Where a model's answer begins, after what it thought first."""
+    """Return the index in `response` at which the answer begins, after the model's thought."""
     return max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
 
 
@@ -112,7 +112,7 @@ def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> st
 
 
 def _without_tags(text: str) -> str:
-    """The text without tags around it, as of `<answer>` or `[PYTHON]`."""
+    """Return the text without tags around it, such as `<answer>` or `[PYTHON]`."""
     begin, end = _OPENING_TAG.match(text), len(text.rstrip())
     for tag in _CLOSING_TAGS:
         if text.endswith(tag, 0, end):
@@ -121,7 +121,7 @@ def _without_tags(text: str) -> str:
 
 
 def _language(info: str) -> str:
-    """The language that the text after a fence names, in lower case, or ""."""
+    """Return the language that the text after a fence names, in lower case, or ""."""
     named = _LANGUAGE.match(info)
     return named.group(1).lower() if named else ""
 
@@ -135,10 +135,11 @@ class _Fence(NamedTuple):
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(text after the opening fence, content) of each block.
+    """Yield (text after the opening fence, content) of each block.
 
-    As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
-    of a line, which open a block if a language alone stands after them, and close one if they alone end the line.
+    Blocks are found as in CommonMark, except that the opening fence may have any indentation and that a fence of
+    backticks may stand in the middle of a line: it opens a block if only a language follows it, and closes a block if
+    nothing follows it.
     """
     opening: _Fence | None = None
     start = 0  # of the content
@@ -176,14 +177,14 @@ def _opening(line: str, runs: list[re.Match[str]]) -> _Fence | None:
 
 
 def _is_left_open(opening: _Fence, found: _Fence) -> bool:
-    """Whether a fence that names Python shows that a block was never closed, or that prose spoke of fences."""
+    """Return whether the fence `found` names Python and so opens a new block although `opening` was not closed."""
     if found.before is None or found.marks[0] != "`" or not _PYTHON.fullmatch(_language(found.info)):
         return False
     return opening.before is None or (_is_near(found.before, opening) and found.marks.startswith(opening.marks))
 
 
 def _closes(line: str, run: re.Match[str], opening: _Fence) -> bool:
-    """Whether the line's first run closes the block; in strings and comments of code few are where a fence may be."""
+    """Return whether the fence `run` of a line closes the block; a fence in a string or comment of code rarely does."""
     if not run.group().startswith(opening.marks):
         return False
     before, quotes = _before(line, run), ">" if ">" in (opening.before or "") else ""
@@ -198,7 +199,7 @@ def _is_near(before: str, opening: _Fence) -> bool:
 
 
 def _without_indentation(content: str, before: str) -> str:
-    """The lines without as many columns as stand before the opening fence, where they are blank or marks of quotes."""
+    """Return the lines without the indentation and marks of quotes that `before`, the opening fence's prefix, has."""
     depth = before.count(">")
     width = _width(before.rpartition(">")[2].removeprefix(" ") if depth else before)
     if not depth and not width:
@@ -232,7 +233,7 @@ def _looks_like_code(text: str) -> bool:
 
 
 def parsed(text: str) -> ast.Module | None:
-    """Its tree, or None if it is no Python."""
+    """Return the syntax tree of the text, or None if it is not Python."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):  # all of them mean that the text is no program
@@ -240,7 +241,7 @@ def parsed(text: str) -> ast.Module | None:
 
 
 def is_program(code: str) -> bool:
-    """Whether there is more in it than comments and commands, and it does not begin as a transcript (`>>> f(1)`)."""
+    """Return whether code holds more than comments and commands, and does not begin as a session (`>>> f(1)`)."""
     before = _BEFORE_CODE.match(code)
     start = before.end() if before else 0
     if start == len(code) or code.startswith(_PROMPT, start):
@@ -249,7 +250,7 @@ def is_program(code: str) -> bool:
 
 
 def shows_values(code: str) -> bool:
-    """Whether it only shows values, as a program's output does: expressions that call nothing."""
+    """Return whether code only shows values, as a program's output does: its expressions call nothing."""
     tree = parsed(code)
     if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
         return False
@@ -257,18 +258,18 @@ def shows_values(code: str) -> bool:
 
 
 def is_filter(code: str) -> bool:
-    """Whether it seems to read standard input and to write; what a line of comment says of it does not count."""
+    """Return whether code seems to read standard input and to write; lines of comment are ignored."""
     code = _COMMENT_LINE.sub("", code)
     reading = _KEEPS.sub("", code) if _GIVES_ANOTHER.search(code) else code
     return _READS.search(reading) is not None and _WRITES.search(code) is not None
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether it gives the name a meaning: a definition, a class with a method of the name, an assignment, an import.
+    """Return whether code binds `name` by a definition, a class with such a method, an assignment or an import.
 
-    A function without a body, what is taken of the name itself or of another's attribute of that name (`f = s.f`), and
-    imports of the answer give none. Where it does not compile, as an answer that was cut short, a line that begins so
-    does.
+    Not counted are a function without a body, an assignment from the same name or from an attribute with that name
+    (`f = s.f`), and an import of the answer itself. If the code does not compile, as in an answer that was cut short,
+    a line that begins like such a definition is enough.
     """
     if name not in code:
         return False
@@ -287,7 +288,7 @@ def defines(code: str, name: str) -> bool:
 
 
 def _is_use(tree: ast.Module) -> bool:
-    """Whether a block has names or modules of another block, as `Solution()` or `import solution`."""
+    """Return whether a block uses names or modules of another block, such as `Solution()` or `import solution`."""
     bound = {"self", *dir(builtins)}
     read: set[str] = set()
     for node in ast.walk(tree):
@@ -304,7 +305,7 @@ def _is_use(tree: ast.Module) -> bool:
 
 
 def _names(node: ast.AST, *, is_use: bool) -> list[str]:
-    """What a statement defines; in a use of another block what is taken of it by its own name is none."""
+    """Return the names that a statement defines; `is_use`: without those copied from another block by the same name."""
     match node:
         case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
             return [] if all(map(_says_nothing, body)) else [name]
@@ -326,7 +327,7 @@ def _names(node: ast.AST, *, is_use: bool) -> list[str]:
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
-    """Whether it is what a function's body is left out with."""
+    """Return whether a statement stands for a function body that was left out, such as `pass` or `...`."""
     match statement:
         case ast.Pass() | ast.Expr(value=ast.Constant()):
             return True

@@ -1,4 +1,4 @@
-"""What an answer's author may be told of its reward: how it failed, in words. Never an expected output."""
+"""Feedback in words on how an answer failed, for the model that wrote it; it never holds an expected output."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reward.problem import Problem
 
 MAX_CHARACTERS = 200
-"""Of an example's input, and of a line of the program."""
+"""The limit on the characters shown from an example's input or a program's line."""
 _PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
 _WORDS = {
     "runtime_error": "ends in an error",
@@ -18,10 +18,11 @@ _WORDS = {
 
 
 def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, code: str) -> str:
-    """Say how an answer failed; nothing if it passed.
+    """Return how an answer failed, in words; an empty text if it passed.
 
-    `passed` is of the tests that ran. `said` are the last words of a program that did not compile or ended early, or
-    why an answer cannot be read; not those of a test, which may hold what it expects.
+    `passed` has one entry for each test that ran. `said` is the last line of error output of a program that did not
+    compile or ended early, or the reason why an answer cannot be read. It is never the message of a test, which may
+    hold the expected output.
     """
     because = f": {_with_line(said, code)}" if said else "."
     if outcome == "compile_error" and not passed:
@@ -44,7 +45,7 @@ def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, 
 
 
 def _with_line(said: str, code: str) -> str:
-    """Put the program's line in the place of its number, which an author would have to count."""
+    """Replace the number of a line of the program by the line itself, since a model cannot count lines reliably."""
     place, lines = _PLACE.search(said), code.split("\n")
     if place is None or not 0 < int(place.group(1)) <= len(lines):
         return said

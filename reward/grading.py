@@ -1,4 +1,4 @@
-"""What rewards share: their score, and for mathematics and puzzles how a judge grades what nothing runs."""
+"""The score that all rewards return, and the grading by a judge that mathematics and puzzles share."""
 
 import asyncio
 import functools
@@ -40,7 +40,7 @@ class Graded:
     ground_truth: str  # what the task needs beside the response
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
-        """Outcome, points, and what was found in the response; may raise what `reward.judge.ask` raises."""
+        """Return the outcome, the points and the answer found; may raise the errors of `reward.judge.ask`."""
         raise NotImplementedError
 
     def score(self, response: str, limits: Limits | None = None) -> Score:
@@ -61,7 +61,7 @@ class Graded:
 
 
 def require(package: str, install: str) -> None:
-    """Raise ValueError if a package is missing that judges import; says how to install it."""
+    """Raise ValueError, which says how to install the package, if a package that judges import is missing."""
     if importlib.util.find_spec(package) is None:
         raise ValueError(f"grading these answers needs the package {package} on every node: pip install {install}")
 
@@ -85,7 +85,7 @@ def row_check(
 
 
 def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[dict[str, float | int | str | None]]]:
-    """Return verl's `compute_score` for one kind of problems, made of a ground truth and a `problem_id`."""
+    """Return verl's `compute_score` for one kind of problem; `problem_of` takes a ground truth and a `problem_id`."""
 
     async def compute_score(
         data_source: str,
@@ -116,13 +116,13 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
 
 
 def said_of(result: Score) -> dict[str, float | int | str | None]:
-    """What verl is told of any score."""
+    """Return the fields of a score that verl records."""
     acc = float(result.outcome == "pass")
     return {"score": result.score, "acc": acc, "outcome": result.outcome, "feedback": result.feedback}
 
 
 async def score_in_thread(score: Callable[[], tuple[str, Score]], limits: Limits, max_concurrency: int) -> Score:
-    """Call what gives a problem's id and a score.
+    """Run `score`, which returns a problem's id and a score, in a thread; at most `max_concurrency` run at a time.
 
     Raises:
         ValueError: `max_concurrency` is below 1.

@@ -1,4 +1,4 @@
-"""How one test of a problem is run, and judged later, by the kind of problem; expected outputs go to the judge alone.
+"""How one test is run and later judged, for each kind of problem; only the judge is given expected outputs.
 
 The judge's CPU seconds count as the test's: what is slow to judge uses up the answer's time.
 """
@@ -35,11 +35,14 @@ class TestRun:
 
 
 Judging = Callable[[], bool]
-"""Tells whether what a run gave is right, asked once and only if it ended well; adds to its seconds and its detail."""
+"""A function that returns whether a run's result is right; called once, after a run that ended well.
+
+It adds to the run's seconds and detail.
+"""
 
 
 def run_stdin_test(run: TestRun) -> tuple[Execution, Judging]:
-    """Run a program on standard input; returns what it did, and what compares its output."""
+    """Run a program on standard input; return what it did, and a function that compares its output."""
     execution = run.execute(stdin=run.problem.inputs[run.index])
     expected = run.problem.outputs[run.index].rstrip()
     execution.stdout = execution.stdout.rstrip()
@@ -57,7 +60,7 @@ def _judge_stdout(execution: Execution, expected: str, limits: Limits) -> bool:
 
 
 def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
-    """Call a function; returns what it did, and what compares its value."""
+    """Call a function; return what it did, and a function that compares its value."""
     problem = run.problem
     arguments = arguments_text(problem.inputs[run.index])
     execution = run.execute(fn_name=problem.fn_name, arguments=arguments)
@@ -69,9 +72,10 @@ def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
 
 
 def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
-    """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox; returns as above.
+    """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox.
 
-    What is called next depends on what was returned before, so these are judged as they run.
+    Returns what the run did, and a function that returns whether it passed. The next call depends on what the last one
+    returned, so assertions are judged while they run.
     """
     calls = _Calls(run)
     test_code = run.problem.inputs[run.index]

@@ -1,4 +1,4 @@
-"""Expected answers that nobody who has solved the problem writes."""
+"""Checks for expected answers that no correct response could equal."""
 
 import re
 
@@ -8,7 +8,7 @@ from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
 from reward.judge.math_text import as_text
 
 MAX_WORDS = 6
-"""Of an answer in words, or of each of several."""
+"""The largest number of words in an answer, or in each part of a list."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
@@ -19,12 +19,12 @@ _QUOTED = re.compile(r"[\[({]\s*[\"'].*[\"']\s*[\])}]", re.DOTALL)
 
 
 def is_formula(text: str) -> bool:
-    """Whether a label, as `as_text` gives it, is for math-verify to read."""
+    """Return whether a label, as `as_text` returns it, is a formula that math-verify has to read."""
     return _SIGN.search(text) is not None or not any(map(str.isalnum, text))
 
 
 def wrong_with(label: str) -> str | None:
-    """Say why no answer can be equal to an expected one, where its text shows it: a sentence, or a list's display."""
+    """Return why no answer can equal this expected one (it is a sentence, or a list's display), or None."""
     marked = find_marked(label)
     answer = label if marked is None else marked
     if len(answer) > MAX_ANSWER_CHARS or depth(answer) > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""The limits under which one answer's code runs: the only place where their defaults stand."""
+"""The limits under which one answer's code runs, and their defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -26,7 +26,7 @@ class Limits:
 
     @classmethod
     def given(cls, limits: Mapping[str, Any] | None) -> "Limits":
-        """These in the place of their defaults; ValueError names one that does not exist."""
+        """Return limits with these values and defaults for the rest; ValueError names one that does not exist."""
         names = [field.name for field in fields(cls)]
         if unknown := set(limits or {}).difference(names):
             raise ValueError(f"there is no limit {min(unknown)}: choose from {', '.join(names)}")

@@ -48,7 +48,7 @@ class MathProblem(Graded):
         return ask(partial(grade_math, grade[2], self.ground_truth), load=load, limits=limits).value
 
     def is_read(self, limits: Limits | None = None) -> bool:
-        """Whether math-verify reads the expected answer; otherwise answers are compared with it as text.
+        """Return whether math-verify reads the expected answer; otherwise answers are compared with it as text.
 
         Raises:
             UnjudgeableError, JudgeLostError: as `reward.judge.ask` does.

@@ -97,7 +97,7 @@ class Problem:
 
 
 def _as_examples(value: object, num_tests: int, where: str) -> tuple[int, ...]:
-    """The tests that the question shows, by their place."""
+    """Return the tests that the question shows, by their place."""
     given = [] if value is None else value
     if not isinstance(given, list) or any(type(one) is not int or not 0 <= one < num_tests for one in given):
         raise ValueError(f"{where}: examples is {value!r}: give a list of places of tests, from 0")
@@ -105,7 +105,7 @@ def _as_examples(value: object, num_tests: int, where: str) -> tuple[int, ...]:
 
 
 def read_json(text: str, where: str) -> Any:
-    """The value in JSON text; ValueError, beginning with `where`: it is none, or nested too deeply."""
+    """Return the value in JSON text; ValueError, beginning with `where`: it is none, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:  # some 1,000 deep in Python 3.11, later ones go deeper
@@ -126,7 +126,7 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
-    """Assertions that parse, at least one, which together pass no answer that solves nothing."""
+    """Return assertions, at least one; refuse those that do not parse, or pass an answer that solves nothing."""
     if not tests:
         raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
     for index, test in enumerate(tests):
@@ -143,7 +143,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
 
 @functools.lru_cache(maxsize=1 << 10)  # a problem is read again for every answer; its tests may be long
 def _wrong_with_test_code(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> str:
-    """Say that one does not parse, or which of `USELESS` passes them all; "" of others."""
+    """Return which assertion does not parse, or which of `USELESS` passes them all; "" if neither is the case."""
     for index, test in enumerate(tests):
         try:
             ast.parse(test)
@@ -180,7 +180,7 @@ def _check_size(num_bytes: int, said: str, limits: Limits) -> None:
 
 
 def _check_value(value: Any, where: str) -> str:
-    """The value as JSON text; refuse what no call can be given or return."""
+    """Return the value as JSON text; refuse what no call can be given or return."""
     try:
         text = json.dumps(value)
         arguments_text([value])
@@ -199,7 +199,7 @@ def _depth(value: Any) -> int:
 
 
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
-    """Refuse values that no call can return, and those that a function returns which does nothing."""
+    """Refuse values that no call can return, and problems that a function which does nothing would solve."""
     if all(None in values for values in accepted):
         raise ValueError(
             f"{where}: no test expects a value, so that a function that does nothing passes: "
@@ -211,7 +211,7 @@ def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limit
 
 
 def _as_text(value: object, where: str) -> str:
-    """Standard input or output as text, with line ends as on Linux; APPS also has it as a list of lines."""
+    """Return standard input or output as text with Linux line ends; APPS also gives a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         value = "\n".join(line.removesuffix("\n").removesuffix("\r") for line in value)
     if isinstance(value, str):
@@ -220,7 +220,7 @@ def _as_text(value: object, where: str) -> str:
 
 
 def _as_arguments(value: object, where: str) -> list[Any]:
-    """Arguments of a call: a list, or JSON text with one argument a line."""
+    """Return the arguments of a call, from a list or from JSON text with one argument a line."""
     if isinstance(value, str):
         value = [read_json(line, f"{where}, of text with one JSON value a line,") for line in value.strip().split("\n")]
     if not isinstance(value, list):
@@ -239,7 +239,7 @@ def _with_int_keys(argument: Any) -> Any:
 
 
 def _accepted_values(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, ...]]:
-    """The values accepted as right, for every test of a call-based problem.
+    """Return the values accepted as right, for every test of a call-based problem.
 
     APPS has outputs plain (`9`) and wrapped in a list of one (`[false]`), the same way throughout a problem: where
     every output is a list of one, its content is accepted too. An input given as JSON text may have its output as

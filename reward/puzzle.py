@@ -16,7 +16,7 @@ FORGEABLE = {
     "gsm_symbolic": "the answer with another sign",
     "puzzle24": "four numbers of any kind",
 }
-"""Tasks whose scorers (of 0.1.25) give full points to something wrong, and what that is."""
+"""Tasks whose scorers (in reasoning-gym 0.1.25) give full points to a wrong answer, and that answer."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -27,7 +27,7 @@ class Puzzle(Graded):
     def from_ground_truth(cls, ground_truth: object, *, problem_id: object) -> "Puzzle":
         """Check JSON text of `task` (its name), `config` (of its data set) and `entry` (what that generated).
 
-        ValueError: it is something else, or reasoning-gym is not installed.
+        Raises ValueError if the text is something else, or reasoning-gym is not installed.
         """
         require("reasoning_gym", "reasoning-gym")
         where = f"problem {problem_id}: reward_model.ground_truth"

@@ -1,8 +1,8 @@
 """Score answers from the command line: `online-refiner score --problems P.jsonl --solutions S.jsonl`.
 
-A problem has `input_output` as in APPS, for programs, or the expected final answer of a mathematical one as `answer`.
+A problem has `input_output` as in APPS (for programs) or `answer`, the expected final answer (for mathematics).
 Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
-(infra_error, score null) or a problem's test code not be tried; 2 if the input or the command line is wrong.
+(infra_error, score null) or a problem's test code could not be tried; 2 if the input or the command line is wrong.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from reward.sandbox import shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     arguments = _parse_arguments(argv)
     try:
         limits = Limits(test_s=arguments.timeout)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
-    """Problems by id; ValueError names the line of one that is malformed or occurs twice."""
+    """Return the problems by id; ValueError names the line of one that is malformed or occurs twice."""
     problems: dict[str, Problem | MathProblem] = {}
     for where, row in _read_rows(path, "--problems", "problem_id"):
         key = str(row["problem_id"])
@@ -78,7 +78,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
 
 
 def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any, str]]:
-    """Solutions as (problem_id, response), in the file's order; ValueError names the line of a malformed one."""
+    """Return (problem_id, response) of each solution, in the file's order; ValueError names a malformed line."""
     solutions = []
     for where, row in _read_rows(path, "--solutions", "problem_id", "response"):
         if str(row["problem_id"]) not in problems:

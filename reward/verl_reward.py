@@ -30,15 +30,15 @@ async def compute_score(
 ) -> dict[str, float | int | str | None]:
     """Score one answer without blocking the event loop.
 
-    Args as verl gives them, and by `reward_kwargs`:
-        max_concurrency: answers run at once by this process. verl has `reward.num_workers` such processes on a node:
-            keep the product near the number of cores.
+    The arguments are those that verl passes, and those of `reward_kwargs`:
+        max_concurrency: number of answers that this process runs at the same time. verl starts `reward.num_workers`
+            such processes on a node; keep the product near the number of cores.
         limits: fields of `Limits` that differ from their defaults.
         sandbox: arguments of `shared_sandbox` that differ from their defaults; num_slots is `max_concurrency`.
 
     Returns:
-        Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
-        feedback (how it failed, in words: `reward.feedback`; empty if it passed).
+        A dict with always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome,
+        num_passed, num_tests, feedback (`reward.feedback`: how the answer failed, in words; empty if it passed).
 
     Raises:
         ValueError: the problem is malformed, see `Problem.from_input_output`, or a limit does not exist.
@@ -64,7 +64,7 @@ def parse_ground_truth(
     extra_info: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> Problem:
-    """The problem of a row's `reward_model.ground_truth`; errors as `Problem.from_input_output`."""
+    """Return the problem of a row's `reward_model.ground_truth`; errors as `Problem.from_input_output`."""
     problem_id = (extra_info or {}).get("problem_id", f"of {data_source or 'unnamed data source'}")
     fields = read_json(ground_truth, f"problem {problem_id}: reward_model.ground_truth")
     if isinstance(fields, dict):

@@ -22,7 +22,7 @@ from reward.judge.process import Call
 from reward.sandbox.jail.values import ERRORS, NanError, arguments_text, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
-"""From the name of a function of the answer to what stands for it."""
+"""A function that returns, for the name of a function of the answer, the function that test code calls instead."""
 USELESS: dict[str, Callable[..., Any]] = {
     "None": lambda *_, **__: None,
     "an empty text": lambda *_, **__: "",
@@ -30,7 +30,7 @@ USELESS: dict[str, Callable[..., Any]] = {
     "an empty list": lambda *_, **__: [],
     "its first argument": lambda *given, **named: next(iter((*given, *named.values())), None),
 }
-"""By what they return: answers that solve nothing, of which no test code may pass one."""
+"""Functions that solve nothing, by what they return; a problem whose tests pass one of them is refused."""
 _TESTS_FILE = "tests.py"  # what test code is called in tracebacks
 _LONG = 100  # items of a literal
 _LOADED = ("asyncio", "dataclasses", "datetime", "decimal", "fractions", "numpy", "pytest", "statistics", "unittest")
@@ -39,14 +39,14 @@ _NAMES_NAN = re.compile(r"(?i)(?<![a-z])nan|isnan")
 
 
 def load_modules(test_code: str) -> None:
-    """Import what takes long to import, of what the test code may import."""
+    """Import the modules that test code uses and that take long to import."""
     for name in _LOADED:
         if name in test_code:
             importlib.import_module(name)
 
 
 def passes_useless(tests: Sequence[str], fn_name: str | None, returned: str) -> bool:
-    """Whether all tests of a problem pass one of `USELESS`, which has no other function than the one asked for."""
+    """Return whether all tests of a problem pass if its function is `USELESS[returned]`."""
 
     def function(name: str) -> Callable[..., Any]:
         return USELESS[returned] if fn_name in (None, name) else _absent
@@ -59,9 +59,9 @@ def _absent(*_: Any, **__: Any) -> NoReturn:
 
 
 def run_test_code(test_code: str, fn_name: str | None, call: Call) -> tuple[str, str]:
-    """Run one test: "passed", "wrong", or "ended" where a run of the answer did; and one line on it.
+    """Run one test; return "passed", "wrong", or "ended" if a run of the answer ended early, and a line of explanation.
 
-    The test code calls the function `fn_name` `candidate` too.
+    The test code may call the function `fn_name` by the name `candidate` too.
     """
     answer = _Answer(call, with_nan=bool(_NAMES_NAN.search(test_code)))
     seen = _ending(test_code, fn_name, answer.function, answer.is_its_own)
@@ -90,7 +90,7 @@ def _ending(
 
 
 def change(old: Any, new: Any) -> None:
-    """Make a container in place what an answer made of it, as far as it can be: a tuple by what is in it."""
+    """Change the container `old` in place to equal `new`; for a tuple, change the containers in it."""
     if isinstance(old, dict):
         old.clear()
         for key, item in dict(new).items():  # Counter.update adds
@@ -106,7 +106,7 @@ def change(old: Any, new: Any) -> None:
 
 
 class _AnswerEndedError(BaseException):
-    """No value came of a call that test code can be given; no `except Exception` of it may hide that."""
+    """A call of the answer returned no value; test code cannot hide this by `except Exception`."""
 
 
 class _Answer:
@@ -126,7 +126,7 @@ class _Answer:
         return call
 
     def is_its_own(self, error: BaseException) -> bool:
-        """Whether an exception is one that the answer raised."""
+        """Return whether an exception is one that the answer raised."""
         return error is self.raised or any(error is one for one in self.exits)
 
     def _value(self, name: str, positional: tuple, keywords: dict[str, Any]) -> Any:
@@ -161,7 +161,7 @@ class _Answer:
 
 
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
-    """Run the test code, with what the function gives for the names that the answer is to define."""
+    """Run the test code, with `function(name)` for each name that the answer has to define."""
     module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
@@ -178,7 +178,10 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
 
 @functools.lru_cache(maxsize=2)
 def parsed(test_code: str) -> ast.Module:
-    """Its tree, which nobody changes; of long literals without constant items: a megabyte of them takes seconds."""
+    """Return the syntax tree of test code, not to be changed, without the constant items of long literals.
+
+    Those items are left out because it takes seconds to walk over a megabyte of them.
+    """
     tree = ast.parse(test_code)
     nodes: list[ast.AST] = [tree]
     for node in nodes:
@@ -189,10 +192,10 @@ def parsed(test_code: str) -> ast.Module:
 
 
 def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
-    """Names that the test code uses and does not define where it does, and what the task calls the answer's function.
+    """Return the names that test code uses without a definition, and the task's name for the answer's function.
 
-    That may be a parameter's or a built-in function's name too, or stand in a text that is evaluated. A task that does
-    not name it may have a built-in function's for it: `assert sum(10, 15) == 6`.
+    The latter may also be the name of a parameter or of a built-in function, or stand in a text that is evaluated. If
+    the task gives no name, the tested function may have a built-in function's: `assert sum(10, 15) == 6`.
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
@@ -208,7 +211,7 @@ def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _undefined(test_code: str) -> frozenset[str]:
-    """Global names that the test code reads, in any scope, and does not set."""
+    """Return the global names that the test code reads, in any scope, and does not set."""
     read: set[str] = set()
     bound: set[str] = set()
     tables = [symtable.symtable(test_code, _TESTS_FILE, "exec")]
@@ -227,14 +230,14 @@ def _undefined(test_code: str) -> frozenset[str]:
 
 
 def modules_used(test_code: str) -> set[str]:
-    """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
+    """Return the modules (standard library or `pytest`) whose attributes the test code uses without an import."""
     taken = [node.value for node in ast.walk(parsed(test_code)) if isinstance(node, ast.Attribute)]
     undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
     return {base.id for base in taken if isinstance(base, ast.Name)} & undefined
 
 
 def _first_called(tree: ast.Module) -> list[str]:
-    """The function that test code calls first, if it is a built-in one and is given plain values."""
+    """Return the function that test code calls first, if it is a built-in one and is given plain values."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     for call in calls[:1]:
         arguments = [*call.args, *[keyword.value for keyword in call.keywords]]

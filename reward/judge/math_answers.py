@@ -1,4 +1,4 @@
-"""Is a final answer the expected one? Asked of a judge, and where that takes math-verify, of a confined fork of it.
+"""Comparison of a final answer with the expected one, in a judge; math-verify runs in a confined fork of the judge.
 
 math-verify reads LaTeX by a grammar. It looks for answers by patterns of its own, which take any number that stands
 somewhere: here the answer is found first, and math-verify gets nothing else.
@@ -35,7 +35,7 @@ _WARM_UP = (
     (r"5 \text{cm}", r"28\%"),
     (r"\frac{\pi}{3}", r"(\frac{1}{2}, -3)"),
 )
-"""What `load` grades, so that the tables of math-verify's parser are set up for every question."""
+"""Pairs of answers that `load` compares, so that math-verify sets up its parser's tables before the first question."""
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _COMMA = re.compile(r",\s+|\s+$|^\s+|\$")
 _MIXED = re.compile(r"\s*(\d+) and (\d+) ?/ ?(\d+)\s*")
@@ -78,10 +78,10 @@ def load() -> None:
 
 
 def grade_text(response: str, answer: str) -> tuple[str, float, str]:
-    """Find the answer, and grade what needs no mathematics: no answer, equal texts, whole numbers.
+    """Find the answer in a response, and grade it if that takes no mathematics (no answer, equal texts, whole numbers).
 
-    Returns the outcome (pass, fail, no_answer, unreadable, or "" if that is for `grade_math` to say), points in [0, 1],
-    and what was found in the response.
+    Returns the outcome (pass, fail, no_answer, unreadable, or "" if `grade_math` has to decide), points in [0, 1], and
+    the answer found in the response.
     """
     found = find_answer(response)
     if found is None:
@@ -98,18 +98,18 @@ def grade_text(response: str, answer: str) -> tuple[str, float, str]:
 
 
 def is_whole_number(answer: str) -> bool:
-    """Whether an expected answer is digits alone, which most responses are compared with without a parser."""
+    """Return whether an expected answer is digits alone, which most responses are compared with without a parser."""
     return _INTEGER.fullmatch(answer.strip()) is not None
 
 
 def grade_answer(response: str, answer: str) -> tuple[str, float, str]:
-    """As `grade_text`, and where that does not say it as `grade_math`."""
+    """Grade a response by `grade_text`, and by `grade_math` if the text alone does not decide."""
     grade = grade_text(response, answer)
     return grade if grade[0] else grade_math(grade[2], answer)
 
 
 def grade_math(found: str, answer: str) -> tuple[str, float, str]:
-    """Outcome (pass, fail), points, and the answer that `grade_text` found."""
+    """Return the outcome (pass, fail), the points, and `found`, the answer that `grade_text` returned."""
     expected = _expected(answer)
     is_known = len(expected) <= MAX_ANSWER_CHARS and depth(expected) <= MAX_DEPTH
     is_right = is_known and (is_answer(found, expected) or _is_mixed(found, expected))
@@ -117,13 +117,13 @@ def grade_math(found: str, answer: str) -> tuple[str, float, str]:
 
 
 def can_read(answer: str) -> bool:
-    """Whether math-verify reads an expected answer, so that other ways to write its value are right as well."""
+    """Return whether math-verify reads an expected answer, so that other ways to write its value are right as well."""
     text = math_forms.clean(_expected(answer))
     return is_equal(text, text)
 
 
 def is_answer(found: str, expected: str) -> bool:
-    """Whether an answer is the expected one: by its text, its option, the parts of its list, or its value."""
+    """Return whether an answer is the expected one: by its text, its option, the parts of its list, or its value."""
     texts = math_forms.clean(found), math_forms.clean(expected)
     if math_text.is_same_text(*texts) or _COMMA.sub(",", found) == _COMMA.sub(",", expected):
         return True
@@ -140,7 +140,7 @@ def is_answer(found: str, expected: str) -> bool:
 
 
 def _is_same_set(found: Nodes, expected: Nodes) -> bool:
-    """Whether two lists of equations have the same parts in any order."""
+    """Return whether two lists of equations have the same parts in any order."""
     lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
     is_set = all(one.brackets in ("", "{}") and len(one.parts) > 1 for one in lists)
     has_equations = all(any(node.text == "=" for node in nodes) for nodes in (found, expected))
@@ -148,7 +148,7 @@ def _is_same_set(found: Nodes, expected: Nodes) -> bool:
 
 
 def _is_option(found: str, option: math_parts.Option) -> bool:
-    """Whether an answer is an option's letter, its text or both: numbers beside the letter must be the option's."""
+    """Return whether an answer is an option's letter, text or both; numbers beside the letter must be the option's."""
     text, said = math_forms.written(option.text), math_parts.option_of(found)
     if said is None:
         return is_answer(found, option.letter) or is_answer(found, text)
@@ -158,13 +158,13 @@ def _is_option(found: str, option: math_parts.Option) -> bool:
 
 
 def _is_mixed(found: str, expected: str) -> bool:
-    """Whether an answer is the mixed number that `2 and 3/4` may be, too."""
+    """Return whether an answer is the mixed number that `2 and 3/4` may be, too."""
     mixed = _MIXED.fullmatch(expected)
     return mixed is not None and int(mixed[2]) < int(mixed[3]) and is_answer(found, f"{mixed[1]} {mixed[2]}/{mixed[3]}")
 
 
 def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
-    """Whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
+    """Return whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
     if math_parts.unread(found) != math_parts.unread(expected):
         return False
     lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
@@ -196,7 +196,7 @@ def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
 
 
 def _are_equal(parts: list[list[Nodes]], *, in_order: bool = True) -> bool:
-    """Whether the parts of two lists are equal; not in order: each one of the first has one in the second."""
+    """Return whether the parts of two lists are equal; `in_order=False`: each part of the first is in the second."""
     if len(parts[0]) != len(parts[1]):
         return False
     found, left = ([math_forms.written(part) for part in some] for some in parts)
@@ -214,7 +214,7 @@ _SHORT_WORD = re.compile(r"[IVXLCDM]{2,}|[A-Z]{3,}|[A-Za-z]?[bcdfghjklmnpqrstvwx
 
 
 def is_equal(found: str, expected: str) -> bool:
-    """Whether math-verify finds two answers equal, which differ as text."""
+    """Return whether math-verify finds two answers equal, which differ as text."""
     text = math_text.as_text(expected)
     if math_text.is_words(text) or _SHORT_WORD.fullmatch(text):  # to it a word is a product of letters, in any order
         return False
@@ -236,13 +236,13 @@ def is_equal(found: str, expected: str) -> bool:
 
 
 def _has_result(answer: str, gold: list[Any]) -> bool:
-    """Whether a side of an answer is the expected number, and no calculation of it."""
+    """Return whether a side of an answer is the expected number, and no calculation of it."""
     sides = ((side, _read(side)[:1]) for side in _SIDES.split(answer))
     return any(value and _is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
 
 
 def is_same_number(gold: Any, found: Any) -> bool:
-    """Whether two values are equal, exactly; a decimal may be a rounded one, and `28%` is 28 as well as 0.28."""
+    """Return whether two values are equal, exactly; a decimal may be a rounded one, and `28%` is 28 as well as 0.28."""
     from sympy import Integer, Rational, UnevaluatedExpr
 
     plain = [value.xreplace({UnevaluatedExpr(Rational(1, 100)): Integer(1)}) for value in (gold, found)]
@@ -273,7 +273,10 @@ def _rooted(value: Any) -> Any:
 
 
 def _gap(one: Any, other: Any) -> tuple[Any, Any]:
-    """What two numbers differ by, 0 if `_MAX_DIGITS` of it do not tell, and their mean size; of formulas inf or 0."""
+    """Return the difference of two numbers (0 if `_MAX_DIGITS` digits show none) and their mean size.
+
+    For formulas, the difference is 0 or inf.
+    """
     one, other = _exact(one), _exact(other)
     gap = (one - other).evalf(_KNOWN_DIGITS, maxn=_MAX_DIGITS)
     if not gap.is_number or gap.is_finite is False:
@@ -283,7 +286,7 @@ def _gap(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _has_unequal_sides(found: str, expected: str) -> bool:
-    r"""Whether numbers said to be equal, or about equal, are not: math-verify takes one (`31 \approx 47`, `6 = 5`)."""
+    r"""Return whether an answer equates unequal numbers (`31 \approx 47`, `6 = 5`); math-verify reads only one side."""
     if _APPROX in expected or "=" in expected or not (_APPROX in found or "=" in found):
         return False
     parts = [[side for side in part.split("=") if not _PRODUCT.search(side)] for part in found.split(_APPROX)]
@@ -295,7 +298,7 @@ def _has_unequal_sides(found: str, expected: str) -> bool:
 
 
 def _number(side: str) -> list[Any]:
-    """The number that a side of an answer is, of equations the right side, or nothing."""
+    """Return the number that a side of an answer denotes (for an equation, its right side), or an empty list."""
     values = [getattr(value, "rhs", value) for value in _read(side)[:1]]
     return list(filter(_is_number, values))
 
@@ -310,7 +313,7 @@ def _expected(answer: str) -> str:
 
 
 def verify(gold: list[Any], found: list[Any]) -> bool:
-    """math-verify's comparison, whose limits of time are those of this process."""
+    """Compare by math-verify without its time limits; those of this process apply."""
     import math_verify
 
     return math_verify.verify(gold, found, timeout_seconds=None, allow_set_relation_comp=True)
@@ -335,7 +338,7 @@ def _read(answer: str) -> list[Any]:
 
 
 def _with_imaginary_unit(value: Any) -> Any:
-    """The value with the imaginary unit for the letter i, unless j or k beside it make it a vector."""
+    """Return the value with the imaginary unit for the letter i, unless j or k beside it make it a vector."""
     from sympy import Basic, Equality, I, Symbol
     from sympy.core.relational import Relational
 
@@ -349,7 +352,7 @@ def _with_imaginary_unit(value: Any) -> Any:
 
 
 def _is_worked_out(text: str, value: Any) -> bool:
-    """Whether it is one number, and its text no product, no whole quotient, and no sign of a sign."""
+    """Return whether a value is one number, and its text is no product, no whole quotient and has no doubled sign."""
     numbers = _numbers_in(value)
     text = re.sub(r"_(?:\{\w*\}|\w)", "", math_units.WITH_EXPONENT.sub("", text))  # nor counts a subscript
     if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or _PRODUCT.search(text):
@@ -361,7 +364,7 @@ def _is_worked_out(text: str, value: Any) -> bool:
 
 
 def _numbers_in(value: Any) -> list[Any]:
-    """The numbers that it is written with (-1, 3, 10 and 5 for `-3 * 10^5`); none if it is a calculation."""
+    """Return the numbers in a value's notation (-1, 3, 10 and 5 for `-3 * 10^5`); none if it is a calculation."""
     from sympy import Equality, FiniteSet, Function, Mul, Number, Pow, Rational, Symbol, UnevaluatedExpr
 
     if isinstance(value, FiniteSet) and len(value) == 1:

@@ -1,4 +1,4 @@
-r"""The form of a whole answer: what is around it, its list's joints, its unit; and the text that is written of it."""
+r"""The form of a whole answer: the text around it, the joints of its list, its unit; and its text in LaTeX."""
 
 import functools
 import re
@@ -46,7 +46,7 @@ _WRITTEN = (
     (r"^((?!.*(?<![a-zA-Z\\])[ab](?![a-zA-Z])).*\+)c$", r"\1C"),  # the constant of an integral
     (r"^((?:[^<>a-zA-Z\\]|\\[^a-zA-Z]|\\(?:frac|sqrt|pi))+)=([A-DF-HJ-Za-df-hj-z](?:_\{\w\})?)$", r"\2=\1"),  # 2=a
 )  # fmt: skip
-"""What is a matter of the text alone."""
+"""Replacements in the text of an answer, before it is parsed."""
 _REPEATED = re.compile(r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+")
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in _WRITTEN]
 

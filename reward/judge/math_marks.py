@@ -43,7 +43,7 @@ _BOX_TOKENS = (("<|begin_of_box|>", "\\boxed{"), ("<|end_of_box|>", "}"))
 
 
 def find_answer(text: str) -> str | None:
-    r"""The final answer in a response, or None.
+    r"""Return the final answer in a response, or None.
 
     What the model thought first (up to `</think>` or the like) is looked at only where nothing is found after it. The
     last mark counts: a `\boxed{}` or GLM's box, what follows `####` in its line or the next, or between `<answer>` and
@@ -121,7 +121,7 @@ def find_marked(text: str) -> str | None:
 
 
 def _last_hashes(text: str) -> tuple[int, str] | None:
-    """Where the last `####` stands that marks an answer and is no heading, and the answer."""
+    """Return where the last `####` stands that marks an answer and is no heading, and the answer."""
     end = len(text.rstrip())
     for hashes in reversed(list(_HASHES.finditer(text))):
         line = hashes["line"]

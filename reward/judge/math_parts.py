@@ -12,7 +12,7 @@ _OPEN, _CLOSED = "([{", ")]}"
 _LETTERS = frozenset("ABCDEFGHIJ")
 _FLIPPED = {">": "<", "\u2265": "\u2264", "<": ">", "\u2264": "\u2265"}
 _UNREAD = {"'", ELLIPSIS, "lcm"}
-"""What math-verify leaves out of what it reads, or takes for a product."""
+"""Signs and words that math-verify ignores or takes for a product."""
 
 
 class Parts(NamedTuple):
@@ -31,7 +31,7 @@ class Option(NamedTuple):
 
 
 def parts_of(nodes: Nodes) -> Parts:
-    """Return the parts between the commas of an answer, or of the brackets around all of it."""
+    """Return the parts that commas separate in an answer, or within the brackets that enclose the whole answer."""
     first, last = at(nodes, 0), at(nodes, len(nodes) - 1)
     is_enclosed = first.kind == last.kind == "sign" and first.text in _OPEN and last.text in _CLOSED
     if is_enclosed and len(nodes) > 1 and all(depth > 0 for depth in _depths(nodes[:-1])):
@@ -42,7 +42,7 @@ def parts_of(nodes: Nodes) -> Parts:
 
 
 def sides_of(nodes: Nodes) -> list[Nodes]:
-    """Return the sides of an equation, or of a chain of them."""
+    """Return the sides of an equation, or of a chain such as `a=b=c`."""
     return list(_split(nodes, "="))
 
 
@@ -79,7 +79,7 @@ def has_ellipsis(nodes: Nodes) -> bool:
 
 
 def unread(nodes: Nodes) -> Counter[str]:
-    """Return how often an answer has what math-verify does not read."""
+    """Return how often an answer has each sign or word that math-verify does not read."""
     found = Counter(node.text for node in nodes if node.text in _UNREAD and node.kind in ("sign", "command"))
     for node in nodes:
         for argument in node.args:

@@ -1,4 +1,4 @@
-r"""When two answers in one notation are the same text: words, letters of options, digits that are no formula.
+r"""Comparison of two answers as text: words, letters of options, digits that are no formula.
 
 Upper and lower case count in formulas (`r` and `R` are two variables), and not in words and letters of options.
 """
@@ -30,17 +30,17 @@ _SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", r"\emptys
 
 
 def as_text(answer: str) -> str:
-    """The answer without commands that set text, and without a full stop."""
+    """Return the answer without commands that set text, and without a full stop."""
     return " ".join(TEXT.sub(r"\1", answer).split()).rstrip(".")
 
 
 def is_words(text: str) -> bool:
-    """Whether a text is words and no formula: letters with a run of three, and no `x - y` or `A and C`."""
+    """Return whether a text is words and no formula: letters with a run of three, and no `x - y` or `A and C`."""
     return _WORDS.fullmatch(text) is not None and _NO_WORDS.search(text) is None
 
 
 def is_written(text: str) -> bool:
-    """Whether a text of digits is no formula: a date, a score, a range, a list, hexadecimal digits, a time of day.
+    """Return whether a text of digits is a date, a score, a range, a list, hexadecimal digits or a time of day.
 
     `10:30` is a time, since a ratio is given in lowest terms; `2:3` and `3:10` are ratios.
     """
@@ -50,7 +50,7 @@ def is_written(text: str) -> bool:
 
 
 def is_same_text(found: str, expected: str) -> bool:
-    """Whether two answers are equal as text."""
+    """Return whether two answers are equal as text."""
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
@@ -74,7 +74,7 @@ def is_same_text(found: str, expected: str) -> bool:
 
 
 def without_modulus(found: str, expected: str) -> list[str]:
-    r"""Two answers without `\pmod{13}`, where both have the same or one has none."""
+    r"""Return both answers without a modulus such as `\pmod{13}` if it is the same in both, or missing in one."""
     answers = [found, expected]
     moduli = {modulus for answer in answers for modulus in _MODULO.findall(answer)}
     return answers if len(moduli) > 1 else [_MODULO.sub("", answer) for answer in answers]

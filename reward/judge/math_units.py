@@ -19,7 +19,7 @@ _CHANGES = re.compile(
     r"|^\d +k\b|\b(?:than|least|most|up to|under|over|above|below|fewer|short)\s*$"
     r"|\b(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under|up|so)\b)|^\d +[MB]\b(?!\.)"
 )
-"""Text that makes another number, or none, of the one beside it."""
+"""Text that changes the value of the number beside it, or leaves no single value."""
 _SAID = re.compile(r"(\d?)(?: |\\[,;: ])*" + TEXT.pattern)
 _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
     "am pm", "bc=bce ad=ce", "c=celsius f=fahrenheit k=kelvin", "left right",
@@ -40,7 +40,7 @@ _COMPOUND = {"mph": ("mile", "hour"), "kmh": ("km", "hour"), "kph": ("km", "hour
 
 
 def is_compound(answer: str) -> bool:
-    r"""Whether it goes on after words: `2\text{ hours }30\text{ minutes}`, of which math-verify reads the 2 alone."""
+    r"""Return whether numbers follow words: of `2\text{ hours }30\text{ minutes}` math-verify reads only the 2."""
     marked = WITH_EXPONENT.sub(_mark, answer)
     return re.search(rf"\w[^{_MARK}]*{_MARK}\W*\w", marked) is not None
 
@@ -51,13 +51,13 @@ def _mark(words: re.Match[str]) -> str:
 
 
 def is_same_compound(found: str, expected: str) -> bool:
-    """Whether two answers of numbers and words are the same, except for what joins them."""
+    """Return whether two answers of numbers and words are the same, except for what joins them."""
     texts = [JOINTS.sub("", TEXT.sub(r" \1 ", answer)).casefold() for answer in (found, expected)]
     return texts[0] == texts[1]
 
 
 def says_another_number(found: str, expected: str) -> bool:
-    r"""Whether the text in one answer makes another number of it than that in the other: `3\text{ dozen}` is not 3.
+    r"""Return whether the text beside the numbers makes the answers differ: `3\text{ dozen}` is not 3.
 
     A `k` in the expected answer alone may be a unit, of temperature.
     """
@@ -73,7 +73,7 @@ def says_another_number(found: str, expected: str) -> bool:
 
 
 def _measure_apart(found: str, expected: str, words: list[set[str]]) -> bool:
-    """Whether units of two answers measure the same in another size; an answer with pi and no unit is in radians."""
+    """Return whether two answers have different units of one quantity; with pi and no unit, radians are assumed."""
     for said, answer in zip(words, (found, expected), strict=True):
         said.update({"\u00b0"} if r"^\circ" in answer else (), {"inch"} if r"\text{in}" in answer else ())
         said.update(unit for word in said & _COMPOUND.keys() for unit in _COMPOUND[word])

@@ -13,14 +13,14 @@ _run = eval
 
 
 def forbid_code(*packages: str) -> None:
-    """Let all modules of these packages that are loaded have another `eval`: of literals and formulas alone."""
+    """Replace `eval` in all loaded modules of the packages by `eval_formula`, which runs no other code."""
     for name, module in list(sys.modules.items()):
         if any(f"{name}.".startswith(f"{package}.") for package in packages):
             module.__dict__["eval"] = eval_formula
 
 
 def eval_formula(source: str | CodeType, names: dict[str, Any] | None = None, local: Any = None) -> Any:
-    """As `eval`, for what names nothing but elementary functions, and takes no attributes; else ValueError."""
+    """Evaluate a formula that names only elementary functions and no attributes; ValueError for any other code."""
     code = compile(source.strip(), "answer", "eval", dont_inherit=True) if isinstance(source, str) else source
     if foreign := set(code.co_names) - set(_NAMES.split()):
         raise ValueError(f"no formula: it names {', '.join(sorted(foreign))}")

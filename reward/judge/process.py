@@ -48,18 +48,18 @@ class Reply(Generic[T]):
 
 
 class UnjudgeableError(Exception):
-    """The question took more than its limits, or broke what reads it: what was to be judged is to blame."""
+    """The question exceeded its limits, or made its reader fail; the judged answer is to blame."""
 
 
 class JudgeLostError(Exception):
-    """The judge did not answer: nothing that the answer may be blamed for."""
+    """The judge did not answer, which is not the judged answer's fault."""
 
 
 class Judge:
     """A judge process; used by one thread at a time."""
 
     def __init__(self) -> None:
-        """Start it, or raise JudgeLostError; it ends with this process."""
+        """Start the judge, which ends with this process; JudgeLostError if it does not start."""
         self.is_usable = True
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
@@ -150,7 +150,7 @@ class Judge:
                 return message
 
     def close(self) -> None:
-        """End it."""
+        """End the judge."""
         self.is_usable = False
         self._connection.close()
         self._process.kill()  # it has no effect on one that has ended by itself
@@ -158,7 +158,7 @@ class Judge:
 
 
 def _why_it_ended(status: int, limits: Limits) -> Exception:
-    """What it means that a child ended with this wait status and said nothing of value."""
+    """Return the error for a child that ended with this wait status without an answer."""
     if not os.WIFSIGNALED(status):
         return UnjudgeableError("it ends its own process")
     number = os.WTERMSIG(status)
@@ -171,7 +171,7 @@ def _why_it_ended(status: int, limits: Limits) -> Exception:
 
 
 def _value(text: bytes) -> Any:
-    """The JSON value that a child sent; raises UnjudgeableError with its reason if it sent `{"error": reason}`."""
+    """Return the JSON value that a child sent; UnjudgeableError with the reason if it sent `{"error": reason}`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -182,7 +182,7 @@ def _value(text: bytes) -> Any:
 
 
 def _checked(value: Any, kind: Any) -> Any:
-    """The value if it is of this type, a list as the tuple that is wanted: who took over a child may send anything."""
+    """Return `value` if it is of type `kind` (a list becomes a tuple), since a hostile child may send anything."""
     kinds = get_args(kind)
     if get_origin(kind) is tuple and isinstance(value, list) and len(value) == len(kinds):
         return tuple(map(_checked, value, kinds))
@@ -198,7 +198,7 @@ def ask(
     load: Callable[[], object] | None = None,
     on_call: Call | None = None,
 ) -> Reply[T]:
-    """As `Judge.ask` of an idle judge or a new one, and of another where it is lost, `limits.infra_attempts` times."""
+    """Call `Judge.ask` on an idle or a new judge; if the judge is lost, ask another, `limits.infra_attempts` in all."""
     for attempts_left in reversed(range(limits.infra_attempts)):
         try:
             with _borrowed_judge() as judge:
@@ -230,7 +230,7 @@ def _close_all() -> None:
 
 
 def _forget_parents_judges() -> None:
-    """Let a forked child start its own: those of its parent serve the parent alone."""
+    """Let a forked child start its own judges; its parent's judges serve only the parent."""
     global _lock, _idle
     _lock, _idle = threading.Lock(), []
 

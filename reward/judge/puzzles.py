@@ -18,7 +18,7 @@ def load(ground_truth: str) -> None:
 
 
 def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
-    """Outcome (pass, fail), the scorer's points, and what it was given: what the last answer tags hold, or all."""
+    """Return the outcome (pass, fail), the scorer's points and the text scored: in the last answer tags, else all."""
     puzzle = json.loads(ground_truth)
     end = response.rfind(_CLOSE)
     start = response.rfind(_OPEN, 0, max(end, 0))
@@ -31,7 +31,7 @@ def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
 
 
 def is_for_a_part(points: float, found: str, answer: str) -> bool:
-    """Whether the points are for the right answer within another word or number, as for 500 in 1500 or 3 in -3.
+    """Return whether the points are for the right answer within another word or number, as for 500 in 1500 or 3 in -3.
 
     reasoning-gym's common scorer gives len(answer) / len(found) to whatever contains the answer.
     """

@@ -132,7 +132,7 @@ class _Calls:
 
 
 def _limit(cpu_s: float, num_bytes: int) -> None:
-    """Give this process so many CPU seconds, or at most one more, and this memory beside what it has."""
+    """Limit this process to `cpu_s` CPU seconds (at most one more) and to `num_bytes` beside the memory that it has."""
     from reward.sandbox.jail.lockdown import own_address_space
 
     limits = {resource.RLIMIT_CPU: math.ceil(cpu_s), resource.RLIMIT_AS: own_address_space() + num_bytes}
@@ -142,9 +142,9 @@ def _limit(cpu_s: float, num_bytes: int) -> None:
 
 
 def _confine() -> None:
-    """Let this process open no file but modules, and no socket, nor reach other processes.
+    """Forbid this process to open files other than modules, to open sockets and to reach other processes.
 
-    Where the kernel cannot, what is left is that no answer's text is run as code.
+    If the kernel supports none of this, an answer's text is still never run as code.
     """
     from reward.sandbox.jail import kernel, landlock, seccomp
 

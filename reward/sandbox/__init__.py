@@ -1,4 +1,4 @@
-"""Runs programs written by a model: what isolates them, and what says how each ended."""
+"""Isolated runs of programs that a model wrote, and how each of them ended."""
 
 from reward.sandbox.execution import Execution, Program
 from reward.sandbox.jail.values import arguments_text, from_text

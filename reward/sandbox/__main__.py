@@ -1,4 +1,4 @@
-"""`python -m reward.sandbox --probe`: what isolation this machine gives, and why not more.
+"""`python -m reward.sandbox --probe` prints which layers of isolation work on this machine, and why others do not.
 
 Exit status: 0, or 1 if the sandbox would refuse to run here.
 """
@@ -10,7 +10,7 @@ from reward.sandbox.slot_process import Slot
 
 
 def main() -> int:
-    """Try every layer and print the result; returns the exit status."""
+    """Try every layer and print the result; return the exit status."""
     slot = Slot("standard")
     slot.close()
     for name, reason in slot.layers.items():

@@ -27,7 +27,7 @@ class Program:
     is_tested: bool = False  # call-based: test code asks, which also sees exceptions and changed arguments
 
     def max_result_bytes(self, limits: Limits) -> int:
-        """Bytes that a call may write: its value and, where test code asks, what it made of the arguments."""
+        """Return how many bytes a call may write: its value and, for test code, the arguments that it changed."""
         changed = limits.output_bytes + len(self.arguments) if self.is_tested else 0
         return limits.output_bytes + changed
 
@@ -44,6 +44,6 @@ class Execution:
 
 
 def last_words(stderr: str) -> str:
-    """The last line that a program wrote to standard error, and where its source was then, as syntax errors say it."""
+    """Return the last line that a program wrote to standard error, and the line of its source, as syntax errors do."""
     words, places = stderr.strip().rpartition("\n")[2][:300], _PLACE.findall(stderr)
     return f"{words} (solution.py, line {places[-1]})" if places else words

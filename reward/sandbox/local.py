@@ -1,4 +1,4 @@
-"""Runs programs on this machine, in a slot for each that runs at a time."""
+"""The sandbox that runs programs on this machine, one slot per program that runs at the same time."""
 
 import atexit
 import collections
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Runs programs on this machine; its methods may be called from several threads.
+    """A sandbox on this machine; its methods may be called from several threads.
 
     Slots are started when they are first needed and started again when lost.
     """
@@ -34,12 +34,12 @@ class Sandbox:
         """Start the first slot.
 
         Args:
-            num_slots: programs of this process that run at a time; further callers wait.
-            allow_unsafe: run even where Landlock or seccomp do not work: a program could harm the machine.
+            num_slots: number of programs of this process that run at the same time; further callers wait.
+            allow_unsafe: run even if Landlock or seccomp do not work; a program could then harm the machine.
 
         Raises:
             ValueError: the isolation is too weak and `allow_unsafe` is not set.
-            SlotLostError: it could not start.
+            SlotLostError: the slot could not start.
         """
         if num_slots < 1:
             raise ValueError(f"sandbox num_slots (--workers) is {num_slots}: set it to at least 1")
@@ -59,7 +59,10 @@ class Sandbox:
             raise
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
+        """Run a program once for at most `timeout_s` seconds, charged as in `Limits.test_s`.
+
+        The status is `infra_error` after `limits.infra_attempts` lost slots.
+        """
         with self._free:
             for attempt in range(limits.infra_attempts):
                 if attempt:
@@ -76,7 +79,7 @@ class Sandbox:
         return execution
 
     def close(self) -> None:
-        """End every process and remove every scratch folder; nothing in a process forked from the one that made it."""
+        """End every process and remove every scratch folder; in a forked copy of the owner, do nothing."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -146,7 +149,7 @@ def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
 
 
 def execution_of(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> Execution:
-    """From what was seen to a status; the order matters: start, compile, output, end, value."""
+    """Return a run's status, from checks in this order: start, compilation, output, end, value."""
 
     def ended(status: Status, detail: str, result: bytes = b"") -> Execution:
         return Execution(status=status, detail=detail, result=result, seconds=trace.seconds)
@@ -177,7 +180,7 @@ def execution_of(trace: Trace, program: Program, limits: Limits, timeout_s: floa
 
 
 def shared_sandbox(*, num_slots: int = os.cpu_count() or 1, allow_unsafe: bool = False) -> Sandbox:
-    """The sandbox of these settings, started at the first call and ended with this process."""
+    """Return this process's sandbox with these settings, started at the first call and ended with the process."""
     with _lock:  # or threads that come first together would start one each
         return _start(num_slots, allow_unsafe)
 
@@ -190,7 +193,7 @@ def _start(num_slots: int, allow_unsafe: bool) -> Sandbox:
 
 
 def _forget_parents_sandboxes() -> None:
-    """Let a forked child start its own zygotes: those of its parent serve the parent alone."""
+    """Let a forked child start its own slots; its parent's slots serve only the parent."""
     global _lock
     _lock = threading.Lock()
     _start.cache_clear()

@@ -1,4 +1,4 @@
-"""The trusted process's side of a slot: starts it, and runs requests on it."""
+"""The trusted process's side of a slot, which starts the slot and sends it requests."""
 
 import contextlib
 import dataclasses
@@ -40,12 +40,12 @@ _NUMPY = "numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomi
 
 
 class SlotLostError(Exception):
-    """A slot did not answer: nothing that the program may be blamed for."""
+    """A slot did not answer, which is not the program's fault."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Trace:
-    """Everything seen of one run."""
+    """All observations of one run."""
 
     control: str  # what the child reported before the code under test ran
     stopped_for: str  # why it was killed; empty: it ended by itself
@@ -60,11 +60,11 @@ class Slot:
     """A slot process and its scratch folder; used by one thread at a time."""
 
     def __init__(self, flavour: str) -> None:
-        """Start it and wait until it has tried out the isolation.
+        """Start the slot and wait until it has tried out the isolation.
 
         Raises:
-            SlotLostError: it could not get ready.
-            OSError: no process or descriptor to be had here.
+            SlotLostError: the slot did not get ready.
+            OSError: the machine has no process or descriptor left.
         """
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.scratch = tempfile.mkdtemp(prefix="sandbox-scratch-")
@@ -110,7 +110,7 @@ class Slot:
 
         Raises:
             SlotLostError: no answer in time, or no slot any more; the slot must be closed.
-            OSError: no descriptor or memory to be had here.
+            OSError: the machine has no descriptor or memory left.
         """
         max_result_bytes = program.max_result_bytes(limits)
         # Marshal is safe in this direction only: what comes back from the child is JSON.
@@ -152,13 +152,13 @@ class Slot:
             )
 
     def end(self) -> None:
-        """Kill it, the program with it, and remove the scratch folder; whoever waits for an answer sees it lost."""
+        """Kill the slot with its program and remove its scratch folder; a waiting caller gets a SlotLostError."""
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def close(self) -> None:
-        """End it and close the connection; nobody waits for an answer."""
+        """End the slot and close the connection; no caller may be waiting for an answer."""
         self.end()
         self._connection.close()
 
@@ -173,12 +173,12 @@ class Slot:
 
 
 def flavour_of(code: str) -> str:
-    """Return "numpy" for code that names it, where it is installed, else "standard"."""
+    """Return "numpy" for code that mentions numpy, if numpy is installed, else "standard"."""
     return "numpy" if "numpy" in code and _folder_of("numpy") is not None else "standard"
 
 
 def _settings(flavour: str) -> dict[str, list[str]]:
-    """What a slot of this flavour is told: modules to load, folders of modules, and folders of time zones."""
+    """Return a slot's settings for this flavour: modules to load, folders of modules, folders of time zones."""
     numpy = _folder_of("numpy") if flavour == "numpy" else None
     modules = f"{_STANDARD} {_NUMPY}" if numpy else _STANDARD
     zones = str(sysconfig.get_config_var("TZPATH")).split(os.pathsep)
@@ -190,7 +190,7 @@ def _settings(flavour: str) -> dict[str, list[str]]:
 
 
 def _folder_of(package: str) -> str | None:
-    """The folder of the package, or None."""
+    """Return the folder of the package, or None."""
     with contextlib.suppress(ValueError, ImportError):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -199,7 +199,7 @@ def _folder_of(package: str) -> str | None:
 
 
 def memory_file(content: bytes) -> int:
-    """A file in memory with this content, which nobody can change any more."""
+    """Return a file in memory with this content, which nobody can change any more."""
     fd = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view, offset = memoryview(content), 0
     while offset < len(content):

@@ -1,4 +1,4 @@
-"""What LeetCode's platform does for its solutions: names that are there without import, and class Solution."""
+"""Conventions of LeetCode's platform: names that need no import, and the class Solution."""
 
 import builtins
 import importlib
@@ -30,9 +30,10 @@ _STACK_BYTES = 1 << 28
 
 
 def ready_names(source: str, fn_name: str) -> dict[str, object]:
-    """Those of LeetCode's ready names that the source mentions, except that of the function which it is to define.
+    """Return LeetCode's ready names that the source mentions, except `fn_name`, which it has to define itself.
 
-    A name is a module's where the source takes what is in that, as in `bisect.bisect_left`, not `datetime.strptime`.
+    A name means the module if the source uses an attribute that the module has: `bisect` in `bisect.bisect_left` is
+    the module, and `datetime` in `datetime.strptime` is the class.
     """
     mentioned = set(re.findall(r"\w+", source)) - builtins.__dict__.keys() - {fn_name}
     namespace = {name: _READY[name] for name in mentioned & _READY.keys()}
@@ -44,16 +45,16 @@ def ready_names(source: str, fn_name: str) -> dict[str, object]:
 
 
 def allow_depth() -> None:
-    """Let functions call themselves as deep as LeetCode's solutions do, also by way of functions written in C."""
+    """Allow functions to recurse as deeply as LeetCode's solutions do, also through functions written in C."""
     sys.setrecursionlimit(_MAX_DEPTH)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES if hard < 0 else min(_STACK_BYTES, hard), hard))
 
 
 def find_function(namespace: dict, fn_name: str) -> Callable:
-    """The function, or where the code defines none, the method of its class Solution.
+    """Return the function, or where the code defines none, the method of its class Solution.
 
-    What the code has imported, as `from heapq import *` does with `merge`, comes last. NameError: there is none.
+    A function that the code imported, such as `merge` by `from heapq import *`, comes last. NameError if none is found.
     """
     function: Any = namespace.get(fn_name)
     if getattr(function, "__module__", None) == namespace["__name__"]:

@@ -27,12 +27,12 @@ _FORBIDDEN: dict[str, Callable[[], object]] = {"landlock": lambda: os.listdir("/
 
 
 class Cell:
-    """What the programs of one slot run in, one after the other.
+    """The restrictions under which the programs of one slot run, one after the other.
 
     Args:
         scratch: the directory in which they may write; absolute.
-        layers: those that work here.
-        folders: what they may read.
+        layers: the layers that work on this machine.
+        folders: the folders that they may read.
         fds: descriptors of folders that they import from.
     """
 
@@ -58,7 +58,7 @@ class Cell:
         """Put this process, a child of the slot, into the cell for good.
 
         Raises:
-            OSError: a layer did not take; nothing untrusted may run then.
+            OSError: a layer could not be applied; nothing untrusted may run then.
         """
         for kind, value in (
             (resource.RLIMIT_AS, int(limits["memory_bytes"]) + self.own_memory),
@@ -92,13 +92,13 @@ def _lower(kind: int, value: int) -> None:
 
 
 def own_address_space() -> int:
-    """Bytes of address space of this process."""
+    """Return the bytes of address space that this process uses."""
     with open("/proc/self/statm", "rb", buffering=0) as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
-    """Landlock rules for reading: the interpreter's folders without what is installed in them, harmless devices."""
+    """Yield Landlock's rules for reading: the interpreter's folders without installed packages, harmless devices."""
     for folder in folders:
         if not any(os.path.isdir(path) and os.listdir(path) for path in (f"{folder}/{name}" for name in _PACKAGES)):
             yield folder, landlock.READ
@@ -111,9 +111,9 @@ def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def own_uid() -> int:
-    """A user id for the programs of this slot alone: a high one, or, in a user namespace with few, one near its end.
+    """Return a user id for the programs of this slot alone: a high one, or one near a small user namespace's end.
 
-    Slots of other containers may have the same; they see nothing of each other. OSError: the namespace has too few.
+    Slots of other containers may have the same id; they cannot see each other. OSError if the namespace has too few.
     """
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
@@ -126,7 +126,7 @@ def own_uid() -> int:
 
 
 def try_layers(scratch: str, folders: list[str]) -> dict[str, str]:
-    """By layer, "" where it works, else the reason why it does not; tried in an empty folder."""
+    """Return for each layer "" if it works, else the reason why it does not; layers are tried in an empty folder."""
     reasons = {name: _try(name, scratch, folders) for name in LAYERS}
     if os.geteuid() != 0:
         reasons["uid"] = "not root: programs run as the user who started them"

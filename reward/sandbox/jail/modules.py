@@ -1,4 +1,4 @@
-"""The modules that programs find loaded, and the way to the others."""
+"""The modules that are loaded before a program starts, and the folders from which it imports others."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ _NEEDING_LIBRARIES = ("zlib", "_bz2", "_lzma", "_hashlib", "_ssl", "_sqlite3")
 
 
 def load(modules: list[str], standard: str, package: str | None) -> list[int]:
-    """Import what programs will want; returns the descriptors by which they find the rest.
+    """Import the modules that programs often use; return the descriptors of the folders that hold the rest.
 
     Programs import by way of an open descriptor of each folder, since their user may not be able to pass the folders
     above it (an interpreter under /root).
@@ -58,7 +58,7 @@ def _open_at(folder: str) -> int:
 
 
 def _move_packages(old: str, new: str) -> None:
-    """Let loaded packages look for their further modules elsewhere."""
+    """Let loaded packages look for their further modules in `new` instead of `old`."""
     for module in list(sys.modules.values()):
         if hasattr(module, "__path__"):
             module.__path__ = [path.replace(old, new, 1) for path in module.__path__]

@@ -1,4 +1,4 @@
-"""What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
+"""The work of a sandboxed child after it is locked down: compile the code, run it, and write a call's value.
 
 A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, is_tested, num_characters).
 A program without fn_name runs as `__main__` on the real file descriptors 0 and 1, and ends as an
@@ -23,7 +23,7 @@ _end_interpreter = ctypes.pythonapi.Py_Exit
 
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
-    """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
+    """Run the job, then end the process with the exit status that a separate interpreter would give."""
     job = loads(os.pread(job_fd, os.lseek(job_fd, 0, os.SEEK_END), 0))
     source, fn_name, arguments, is_tested, num_characters = job
     os.close(job_fd)
@@ -60,7 +60,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
 
 
 def _prepare_interpreter() -> None:
-    """Make this fork what a fresh interpreter is to a program."""
+    """Make this fork look like a fresh interpreter to the program."""
     gc.enable()
     sys.argv = [_FILE]
     sys.set_int_max_str_digits(0)
@@ -79,7 +79,7 @@ def _namespace(name: str) -> dict[str, object]:
 
 
 def _show_error() -> int:
-    """Handle the exception that ended the program as the interpreter does; returns the exit status."""
+    """Handle the exception that ended the program as the interpreter does; return the exit status."""
     kind, error, trace = sys.exc_info()
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0

@@ -1,7 +1,7 @@
 """The seccomp filter: which system calls a sandboxed process may make.
 
-A list of what is allowed. What is not is refused with an error, so that a program meets an exception and not a sudden
-death; only the calls of another architecture end it.
+The filter lists the calls that are allowed. Any other call is refused with an error, so that a program gets an
+exception and is not killed; only calls of another architecture end it.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _OWN_PID = 0x7FFFFFFF  # stands for the process's own id until the filter is ins
 
 
 def instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """One instruction of a filter."""
+    """Return one instruction of a filter."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
@@ -53,16 +53,17 @@ def _load(argument: int, *, half: int = 0) -> bytes:
 
 
 def _if_one_of(values: tuple[int, ...], hit: bytes = _ALLOWED, miss: bytes | None = None) -> bytes:
-    """What ends the call one way if what was loaded is one of the values, else the other way, by default refused."""
+    """Return instructions that end with `hit` if the loaded value is one of `values`, else with `miss` (refusal)."""
     miss = miss or _refused()
     jumps = [instruction(_JUMP_EQUAL, value, len(values) - 1 - at + len(miss) // 8) for at, value in enumerate(values)]
     return b"".join(jumps) + miss + hit
 
 
 def _if_opened_as_landlock_governs() -> bytes:
-    """Check the flags of an open: Landlock asks nothing of some, before its version 3 or at all.
+    """Return instructions that check the flags of an open, because Landlock does not govern all of them.
 
-    These truncate a file opened for reading, name no way of access, or make a file without a name, which nobody counts.
+    Refused are flags that truncate a file opened for reading (Landlock governs these from version 3), that name no
+    mode of access, or that make a file without a name, which the slot would not count.
     """
     program = instruction(_JUMP_ANY_BIT, _O_TMPFILE, 0, 1) + _refused(errno.EOPNOTSUPP)
     program += instruction(_AND, _O_ACCMODE | _O_TRUNC)
@@ -70,7 +71,7 @@ def _if_opened_as_landlock_governs() -> bytes:
 
 
 def _by_arguments() -> dict[str, bytes]:
-    """What ends the calls that are judged by their arguments."""
+    """Return the instructions for the calls that are allowed or refused by their arguments."""
     # A pair of streams only: a datagram socket can be sent from to any address.
     stream = _load(1) + instruction(_AND, ~_SOCK_FLAGS & 0xFFFFFFFF) + _if_one_of((_SOCK_STREAM,))
     # Clocks by number and of own threads: that of another process, as of a judge, would tell what it does.
@@ -104,7 +105,7 @@ def _by_arguments() -> dict[str, bytes]:
 
 
 def programs_filter(machine: str = os.uname().machine) -> bytes:
-    """The filter to be installed in each process; OSError where the numbers of system calls are not known here."""
+    """Return the filter to install in each process; OSError if a machine's numbers of system calls are unknown."""
     if machine not in system_calls.ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     program = instruction(_LOAD, _OFFSET_ARCH)

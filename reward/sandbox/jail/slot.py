@@ -81,7 +81,10 @@ def _prepare(folder: str, settings: dict[str, list[str]]) -> tuple[Cell, dict[st
 
 
 def _wait_for_request(connection: _socket.socket, trusted: int) -> bool:
-    """Whether there is one; another process may hold a copy of the other end, so that it does not close."""
+    """Return whether a request came, False if the trusted process has ended.
+
+    The connection alone does not show that end: another process may hold a copy of its other end open.
+    """
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     while os.getppid() == trusted:
@@ -91,9 +94,9 @@ def _wait_for_request(connection: _socket.socket, trusted: int) -> bool:
 
 
 def _answer(connection: _socket.socket, cell: Cell, trusted: int) -> bool:
-    """Answer one request; returns whether there may be another.
+    """Answer one request; return whether there may be another.
 
-    A frame for each, as its program can look into the frames above its own.
+    Each request has a frame of its own, because its program can look into the frames above its own.
     """
     fds = array.array("i")
     room = _socket.CMSG_SPACE(_NUM_REQUEST_FDS * fds.itemsize)
@@ -107,7 +110,7 @@ def _answer(connection: _socket.socket, cell: Cell, trusted: int) -> bool:
 
 
 def _run(cell: Cell, limits: dict[str, float], fds: list[int], trusted: int) -> bytes:
-    """Run a program; returns its exit status, its seconds, why it was killed, if it was, and what it reported."""
+    """Run a program; return its exit status, its seconds, why it was killed (if it was) and its report."""
     control, control_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     job, stdin, stderr, result, stdout_file, stdout_reader, stdout = fds
     started, parent = time.monotonic(), os.getpid()
@@ -161,7 +164,7 @@ def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], contro
 
 
 class _Run:
-    """One child, and what the slot sees of it.
+    """One child process, and what the slot measures of it.
 
     Standard output is a pipe, which the kernel moves to the file that the trusted process reads: a slot that read it
     would leave it in memory of which all its later programs get a copy.
@@ -178,7 +181,7 @@ class _Run:
         self.seconds = 0.0  # time used, see `Clock`
 
     def drain(self) -> bool:
-        """Move what has been printed; returns whether it is no more than it may be."""
+        """Move the output printed so far; return whether it is within its limit."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MAX_PIECES):
                 size = min(_PIECE_BYTES, self._room)
@@ -189,7 +192,7 @@ class _Run:
         return self._room > 0
 
     def watch(self, trusted: int) -> None:
-        """Wait for the child's end, the end of its time, too much of something, or the trusted process's end.
+        """Wait until the child ends, exceeds a limit, or the trusted process ends.
 
         The child's own time stamp says when it was ready, so that a short run wakes this process seldom.
         """
@@ -234,7 +237,7 @@ class _Run:
             self.stopped_for = "threads"
 
     def _read_report(self) -> tuple[float, float] | None:
-        """Add what the child has reported since; returns when it was ready, and its CPU seconds then, if known."""
+        """Add the child's latest report; return when it was ready and its CPU seconds at that time, or None."""
         with contextlib.suppress(BlockingIOError):
             self.report += os.read(self._control, 4096)
         words = self.report.split(b" ", 3)

@@ -7,9 +7,9 @@ because libseccomp, which knows them too, is not on every machine and cannot be 
 """
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""By machine, the number that the kernel gives a filter."""
+"""The number by which the kernel names each machine's architecture to a filter."""
 FIRST_COMMON = 424
-"""From this number on, calls have one number on every architecture."""
+"""The first number from which on calls have the same number on every architecture."""
 
 ALLOWED = """
 read 0 63 write 1 64 close 3 57 fstat 5 80 lseek 8 62 pread64 17 67 pwrite64 18 68 readv 19 65 writev 20 66 dup 32 23
@@ -39,6 +39,6 @@ preadv2 327 286 pwritev2 328 287 clock_gettime 228 113 clock_getres 229 114 cloc
 
 
 def numbers(table: str, machine: str) -> dict[str, int]:
-    """The numbers of a table by name."""
+    """Return the numbers of a table by name."""
     words, column = table.split(), 1 + list(ARCHITECTURES).index(machine)
     return {name: int(number) for name, number in zip(words[::3], words[column::3], strict=True) if number != "-"}

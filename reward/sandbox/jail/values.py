@@ -1,11 +1,11 @@
-"""Values as text, into the sandbox (arguments) and out of it (what a call returned or raised), and the call itself.
+"""Calls in the sandbox, and the text form of their arguments and results.
 
 The text is JSON. Scalars and lists stand for themselves; a value of any other type is an object with one key, its type:
 `(1, {2})` is `{"tuple": [1, {"set": [2]}]}`. Only exact built-in types count; an instance of a subclass, whose methods
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in.
+The standard library's types in `LIBRARY`, Counter, OrderedDict and deque are treated as built in.
 """
 
 import builtins
@@ -23,9 +23,9 @@ _LONG_BITS = 10_000  # the time for decimal digits grows with the square of thei
 _MAX_ITEMS = 100_000  # of an iterator
 _characters_left = math.inf  # that all iterators together may still take as text
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
-"""What may be changed in place, or hold what may."""
+"""Types that can be changed in place, or hold values that can."""
 ERRORS = (Exception, SystemExit)
-"""What test code may expect of a call."""
+"""Exceptions that test code may expect a call to raise."""
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("decimal", "Decimal"): ("__str__",),
@@ -36,16 +36,18 @@ LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("datetime", "date"): ("year", "month", "day"),
     ("datetime", "time"): ("hour", "minute", "second", "microsecond", "tzinfo"),
 }
-"""By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
-for among those that the program has loaded: every fork costs what is loaded."""
+"""The attributes from which a value of (module, type) can be made again, in the order of the type's arguments.
+
+The modules are looked up among those that the program has loaded, because each loaded module makes every fork slower.
+"""
 
 
 class NanError(Exception):
-    """A value is, or holds, what is not a number."""
+    """A value is nan, or holds nan."""
 
 
 def to_text(value: Any) -> str:
-    """The value as JSON text.
+    """Return the value as JSON text.
 
     A defaultdict becomes dict, views of a dict list, named tuples tuple, numpy's scalars the numbers that they are.
     An iterator is run to its end, or to an exception, which is part of the text.
@@ -109,14 +111,14 @@ def _dict_text(value: dict) -> str:
 
 
 def _parts(library_type: type, attributes: tuple[str, ...], value: Any) -> Iterator:
-    """The type's own attributes of the value, whatever a subclass makes of them."""
+    """Yield the value's attributes as `library_type` defines them, even if a subclass overrides them."""
     for name in attributes:
         part = getattr(library_type, name).__get__(value)
         yield part() if name.startswith("__") else part
 
 
 def error_text(error: BaseException) -> str:
-    """`{"error": [names of its built-in classes, arguments]}`."""
+    """Return `{"error": [names of the exception's built-in classes, arguments]}` as text."""
     arguments = "[]"
     with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
         arguments = to_text(list(error.args))
@@ -125,7 +127,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _iterator_text(iterator: Iterator) -> str:
-    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
+    """Return `{"iterator": [items, ending]}` as text; `ending` is null, the error that ended it, or "more"."""
     global _characters_left
     items: list[str] = []
     ending = "null"
@@ -145,10 +147,10 @@ def _iterator_text(iterator: Iterator) -> str:
 
 
 def from_text(text: str | bytes, *, with_nan: bool = True) -> Any:
-    """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
+    """Return the value that `to_text` wrote; iterators give their items, then raise the error that ended them.
 
-    Untrusted text: ValueError if it is no such text, RecursionError if it is nested too deeply, NanError if it holds
-    what is not a number, unless it may.
+    Text from a program may raise ValueError if `to_text` could not have written it, RecursionError if it is nested too
+    deeply, and NanError if it holds nan and `with_nan` is false.
     """
 
     def from_object(tagged: dict[str, Any]) -> Any:
@@ -171,7 +173,7 @@ def from_text(text: str | bytes, *, with_nan: bool = True) -> Any:
 
 
 def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:
-    """The arguments of a call as text; errors as `to_text`."""
+    """Return the arguments of a call as text; errors as `to_text`."""
     return to_text([list(positional), keywords or {}])
 
 
@@ -227,12 +229,12 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
 def outcome_of_call(
     function: Callable[..., Any], arguments: str, *, is_tested: bool, num_characters: int
 ) -> tuple[str, BaseException | None]:
-    """Call the function; returns what came of it as text, and the exception that it raised, if any.
+    """Call the function; return its result as text, and the exception that it raised, if any.
 
-    The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
-    the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and as a third
-    item the arguments that the call changed in place, `[[number, value], ...]`. Iterators are left behind so many
-    characters of all together: some have no end.
+    The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or empty if the exception alone has
+    to end the run. Test code may look at more than the value: if `is_tested`, the text reports an exception and, as a
+    third item, the arguments that the call changed in place, `[[number, value], ...]`. Iterators are read until the
+    text has `num_characters` characters, since some have no end.
     """
     global _characters_left
     positional, keywords = from_text(arguments)
@@ -259,7 +261,7 @@ def _text_of(container: Any) -> str:
 
 
 def _changes_text(values: list[Any], before: list[str]) -> str:
-    """The containers that are not as they were, as a further item of a list; raises what `to_text` does."""
+    """Return the containers that have changed, as text of a further item of a list; errors as in `to_text`."""
     after = map(_text_of, values)
     changes = [f"[{at}, {now}]" for at, (now, old) in enumerate(zip(after, before, strict=True)) if now != old]
     return f", [{', '.join(changes)}]" if changes else ""

@@ -1,4 +1,4 @@
-"""What the slot measures of its running program: time, memory that no limit counts, threads, files.
+"""The slot's measurements of its running program: time, memory that no kernel limit covers, threads, files.
 
 The scratch folder is flat, and programs cannot remove or rename files in it, so that every file stays where it counts.
 """
@@ -8,18 +8,18 @@ import os
 from time import clock_gettime, monotonic
 
 MAX_QUEUED = 3
-"""For each second of the wall clock that counts, how many a program may be ready without running, which do not."""
+"""The seconds that a program may wait for a processor, without being charged, for each charged second of wall time."""
 _MAX_FILES = 256
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's
 _SCHEDULED_TIME = 2  # CPUCLOCK_SCHED: the kind of a process's clock that counts nanoseconds, of all its threads
 
 
 class Clock:
-    """How much of its time a program has used, a child that has not been waited for.
+    """The time that a program has used; the program is a child that has not been waited for.
 
-    A verdict must not depend on what else runs: what counts is the processor time of the program's threads, and of the
-    wall clock only a part, as a ceiling for programs that wait. To be ready while others have the processor is no such
-    waiting.
+    A verdict must not depend on what else runs on the machine. So the processor time of the program's threads is
+    counted, and only a part of the wall time, as a ceiling for programs that sleep. Time in which the program is ready
+    to run but other processes have the processor is not counted.
     """
 
     def __init__(self, *, pid: int, wall_factor: float) -> None:
@@ -27,21 +27,21 @@ class Clock:
         self._cpu_clock = ~pid << 3 | _SCHEDULED_TIME
 
     def used_s(self, ready_at: float, start_cpu_s: float) -> float:
-        """Seconds that count against the limit; `start_cpu_s`: of the processor, before the program was ready."""
+        """Return the seconds charged; `start_cpu_s` are the CPU seconds used before the program was ready."""
         cpu_s, wall_s = clock_gettime(self._cpu_clock) - start_cpu_s, monotonic() - ready_at
         if wall_s <= cpu_s * self._wall_factor:
             return cpu_s
         return max(cpu_s, self._waited_s(wall_s) / self._wall_factor)
 
     def left_s(self, ready_at: float, start_cpu_s: float, limit_s: float) -> float:
-        """Wall seconds until the limit may be reached, on one core."""
+        """Return the wall seconds until a program on one core may reach the limit."""
         limit_wall_s, wall_s = limit_s * self._wall_factor, monotonic() - ready_at
         if wall_s >= limit_wall_s:
             wall_s = self._waited_s(wall_s)
         return min(limit_s - clock_gettime(self._cpu_clock) + start_cpu_s, limit_wall_s - wall_s)
 
     def _waited_s(self, wall_s: float) -> float:
-        """The wall seconds without those in which the first thread was ready and did not run, if the kernel says."""
+        """Return the wall seconds without those in which the first thread waited for a processor, if known."""
         try:
             with open(f"/proc/{self._pid}/schedstat", "rb", buffering=0) as file:
                 queued_s = int(file.read().split()[1]) / 1e9
@@ -51,7 +51,7 @@ class Clock:
 
 
 def threads_and_page_tables(pid: int) -> tuple[int, int]:
-    """Number of threads, and bytes of page tables; 1 and 0 where it has ended, or /proc is mounted to hide it.
+    """Return a process's number of threads and bytes of page tables; 1 and 0 if it has ended or /proc hides it.
 
     The first thread, for which all stand, may have ended before the others.
     """
@@ -70,7 +70,7 @@ def _status(folder: str) -> dict[bytes, bytes]:
 
 
 def files_are_within_limits(path: str, max_bytes: float) -> bool:
-    """Whether neither the files' size nor their number is beyond the limits."""
+    """Return whether both the size and the number of the files are within the limits."""
     num_files = num_bytes = 0
     with os.scandir(path) as entries:
         for entry in entries:
@@ -83,7 +83,7 @@ def files_are_within_limits(path: str, max_bytes: float) -> bool:
 
 
 def empty_folder(folder: str) -> None:
-    """Remove what is in the folder, as far as possible."""
+    """Remove everything in the folder that can be removed."""
     for parent, folders, files in os.walk(folder, topdown=False):
         for name in files:
             with contextlib.suppress(OSError):
