@@ -1,4 +1,4 @@
-"""``online-refiner COMMAND``: the first word says what to do. Nothing but that command's module is imported."""
+"""The command line ``online-refiner COMMAND``, which imports only the module of the command that is asked for."""
 
 import difflib
 import importlib
@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": ("recipe.evaluation.command", "main", "HumanEval, HumanEval+, MBPP and MBPP+ of a model"),
     "smoke": ("recipe.smoke.command", "main", "has this machine all that a run needs? Trains a tiny model"),
 }
-"""Module, function, and a line for --help."""
+"""The commands, each with its module, its function, and a line for --help."""
 USAGE = """usage: online-refiner COMMAND [ARGUMENT...]
 
 RL fine-tuning with an online refiner, as a verl extension.

@@ -1,4 +1,4 @@
-"""This project's top-level packages, which a module of the user's of the same name may hide: `reward.py`, for one.
+"""A check that no module of the user hides one of this project's top-level packages, as a file `reward.py` would.
 
 Python looks into the current folder first for ``python -m``, and Ray's workers do so in any case.
 """
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def refuse_hidden(package: str, *names: str) -> None:
-    """Raise ImportError, which ``python -m`` shows as one line, if what a package imports by a name is not ours."""
+    """Raise ImportError, which ``python -m`` shows as one line, if an import by one of the names is not ours."""
     for name in names:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None and not _is_ours(name, spec.origin):
@@ -30,7 +30,7 @@ def hidden_in(folders: Iterable[str], names: Iterable[str]) -> str | None:
 
 
 def _is_ours(name: str, origin: str) -> bool:
-    """Whether it is the package beside this module, or in another copy of this project, such as a checkout."""
+    """Return whether `origin` is the package beside this module, or in another copy of the project (a checkout)."""
     folder = Path(origin).resolve().parent
     return folder == ROOT / name or (folder.name == name and (folder.parent / "recipe" / "own_names.py").is_file())
 

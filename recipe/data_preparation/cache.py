@@ -1,11 +1,11 @@
-"""Words for a cache of the package datasets that cannot be written, where an error names an inner file alone."""
+"""The error message for an unwritable cache of the package datasets, whose own error names only an inner file."""
 
 import os
 import tempfile
 
 
 def wrong_with_cache() -> str | None:
-    """Return what is wrong with the folders that datasets writes to, and what to set, if anything is."""
+    """Return what is wrong with the folders that datasets writes to and what to set, or None."""
     import datasets
     from huggingface_hub import constants
 

@@ -44,11 +44,11 @@ from recipe.data_preparation.writer import convert
 from reward.judge.math_marks import find_marked
 
 Conversion = tuple[str, Iterator[Record], Build, dict[str, Lines]]
-"""``data_source`` where no --name is given, the records, what makes rows of them, and the other files."""
+"""The default of --name, the records, the function that makes rows from them, and the lines of other files."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; exit status 0, or 2 if an option or the data is wrong."""
+    """Run one subcommand; return exit status 0, or 2 if an option or the data is wrong."""
     arguments = options().parse_args(argv)
     try:
         name, records, build, others = arguments.read(arguments)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def options() -> argparse.ArgumentParser:
-    """Return the options of every source, each of which sets ``read``: it returns the Conversion that they ask for."""
+    """Return the parser of all sources; each source sets ``read``, a function that returns its Conversion."""
     rows, source = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
     rows.add_argument("--name", help="data_source of the rows (default: verl's own rows keep theirs)")
     rows.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet (default: 0.05)")
@@ -159,7 +159,7 @@ BENCHMARK = ("question", "problem", "prompt", "text")
 
 
 def _questions(source: str) -> Iterator[str]:
-    """Yield a benchmark's questions; ValueError if a record has none: it could be trained on."""
+    """Yield a benchmark's questions; ValueError if a record has none, since that question could be trained on."""
     for record in read_records(source, "test"):
         own = record.get("extra_info")  # of a prepared row, whose prompt says how to answer as well
         try:
@@ -169,7 +169,7 @@ def _questions(source: str) -> Iterator[str]:
 
 
 def read_gsm8k(arguments: argparse.Namespace) -> Conversion:
-    """Read GSM8K, or make problems of its format; ValueError for neither or both of SOURCE and --generated."""
+    """Read GSM8K, or generate problems in its format; ValueError unless one of SOURCE and --generated is given."""
     if (arguments.source is None) == (arguments.generated is None):
         raise ValueError("give a SOURCE or --generated N")
     if arguments.source is None:
@@ -180,7 +180,7 @@ def read_gsm8k(arguments: argparse.Namespace) -> Conversion:
 
 
 def read_puzzles(arguments: argparse.Namespace) -> Conversion:
-    """Make puzzles; ValueError for a wrong --set or --tasks, or if reasoning-gym is not installed."""
+    """Generate puzzles; ValueError for a wrong --set or --tasks, or if reasoning-gym is not installed."""
     configs: dict[str, dict[str, Any]] = {}
     for setting in arguments.set:
         place, _, value = setting.partition("=")
@@ -233,4 +233,4 @@ READ: dict[str, tuple[str, str, Build, dict[str, Lines]]] = {
     "dialogue": ("dialogue prompts, to be rewarded by a model", "dialogue", dialogue_row, {}),
     "math": ("mathematical problems with an answer in a box, as in MATH", MATH, math_row, _ANSWERS),
 }
-"""What has no options of its own: a line for --help, and of its Conversion all but the records."""
+"""The sources without options of their own: a line for --help, and the fields of Conversion except the records."""

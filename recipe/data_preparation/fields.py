@@ -1,4 +1,4 @@
-"""What a record's columns hold: one definition of what is missing, and of what is text, for every reader of rows."""
+"""Access to a record's columns, with one definition of missing values and texts for all readers of rows."""
 
 import json
 import math
@@ -16,16 +16,16 @@ ROLES = {
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "bot", "model", "chatgpt"), "assistant"),
 }
-"""Names of who speaks, and what chat templates call them."""
+"""The names that data sets give to speakers, each with the role that chat templates use."""
 _CHAT = re.compile(r"""\s*(\[\s*\]\s*$|(array\()?[\[(]?\s*\{[^{}]*?["'](role|from|content)["']\s*:)""")
-"""How messages begin that are written as text: as JSON, or as Python or numpy print them."""
+"""The beginning of messages that are stored as text: as JSON, or as Python or numpy print them."""
 
 
 class TrackedRecord(dict[str, Any]):
     """A record that remembers the columns which ``[]`` and ``given`` have read; iteration and ``get`` read none."""
 
     def __init__(self, record: Record) -> None:
-        """Copy a record of which nothing has been read."""
+        """Copy a record; none of its columns counts as read."""
         super().__init__(record)
         self.read: set[str] = set()
 
@@ -44,13 +44,13 @@ class Dropped(Exception):
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        """Keep both."""
+        """Keep the reason and the detail."""
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason, self.detail = reason, detail
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is null, no finite number, or a text, list or object without content. 0 and false are values."""
+    """Return whether a value is null, not finite, or a text, list or object without content. 0 and false are values."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, (list, tuple, dict)):
@@ -59,7 +59,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _is_no_number(value: Any) -> bool:
-    """Whether a value, or one within it, is a number that is not finite."""
+    """Return whether a value, or one within it, is a number that is not finite."""
     if isinstance(value, (list, tuple, dict)):
         return any(map(_is_no_number, value.values() if isinstance(value, dict) else value))
     if isinstance(value, Decimal):
@@ -84,9 +84,9 @@ def column_of(record: Record, name: str) -> str | None:
 
 
 def given(record: Record, *names: str) -> Any:
-    """Return what the first of these columns that holds something holds, or None.
+    """Return the value of the first of these columns that is not empty, or None.
 
-    A name such as ``reward_model.ground_truth`` is that of a value within an object, if no column has that name.
+    A name such as ``reward_model.ground_truth`` means a value within an object, if no column has that name.
     """
     for name in names:
         if (column := column_of(record, name)) is not None:
@@ -100,7 +100,7 @@ def given(record: Record, *names: str) -> Any:
 
 
 def wanted(record: Record, reason: str, *names: str, remedy: str = "") -> Dropped:
-    """Return that a record has none of these columns, or nothing in them."""
+    """Return the error that a record lacks all of these columns, or that they are empty."""
     there = ", ".join(map(_shown, record)) or "none"
     return Dropped(reason, f"give a column {' or '.join(names)}; there are {there}{remedy and f'; {remedy}'}")
 
@@ -110,10 +110,10 @@ def _shown(column: str) -> str:
 
 
 def answer_in(record: Record, *names: str) -> Any:
-    """Return what the first of these columns that holds something holds, or None.
+    """Return the value of the first of these columns that is not empty, or None.
 
     Raises:
-        Dropped: ``no answer``: a number within it is not finite.
+        Dropped: ``no answer``: a number within the value is not finite.
     """
     value = given(record, *names)
     if _is_no_number(value):
@@ -122,7 +122,7 @@ def answer_in(record: Record, *names: str) -> Any:
 
 
 def asked_in(record: Record, chosen: Sequence[str], *names: str) -> Any:
-    """Return what the chosen columns ask together, or, if none are chosen, what the first of the names asks.
+    """Return the texts of all chosen columns together, or, if none is chosen, the value of the first named column.
 
     Raises:
         Dropped: ``no question``: one of several chosen columns holds neither text nor a number.
@@ -137,7 +137,7 @@ def asked_in(record: Record, chosen: Sequence[str], *names: str) -> Any:
 
 
 def text_in(record: Record, *names: str) -> str:
-    """Return a column that is text or a number as text, or nothing."""
+    """Return the first of these columns as text if it holds text or a number, else an empty text."""
     value = given(record, *names)
     return str(value).strip() if isinstance(value, (str, int, float)) else ""
 
@@ -146,9 +146,9 @@ def question_in(record: Record, *names: str, chosen: Sequence[str] = ()) -> str:
     """Return the question that one of these columns asks, as text or as the only message of a chat.
 
     Args:
-        record: Where to look.
-        names: Columns, of which the first that holds something counts.
-        chosen: The columns that ask together, in place of these.
+        record: The record.
+        names: Names of columns, of which the first that is not empty is used.
+        chosen: Names of columns that form the question together, in place of ``names``.
 
     Raises:
         Dropped: ``no question``.
@@ -163,10 +163,10 @@ def question_in(record: Record, *names: str, chosen: Sequence[str] = ()) -> str:
 
 
 def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
-    """Return chat messages up to the last one of the user: a text is one, unless it is JSON of messages.
+    """Return chat messages up to the user's last one; a text becomes one message, unless it is JSON of messages.
 
     Raises:
-        Dropped: For this reason: there is no such message, an empty one, or one that is no text.
+        Dropped: With ``reason``: there is no message of the user, or a message is empty or no text.
     """
     if isinstance(value, str) and _CHAT.match(value):
         try:

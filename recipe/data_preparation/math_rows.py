@@ -39,11 +39,11 @@ PUZZLE_FORMAT = "Give the final answer between <answer> and </answer>."
 QUESTION = ("problem", "question", "prompt", "query")
 SOLUTION = ("solution", "generated_solution")
 ANSWER = ("answer", "final_answer", "expected_answer", VERLS_ANSWER)
-"""Columns of such data sets; of each line the first that holds something counts."""
+"""The columns of such data sets; the first of each tuple that is not empty is used."""
 MAX_EXPONENT = 300
 MAX_GENERATED = 10_000
 MAX_PUZZLES, MAX_SEED = 100_000, 40_000
-"""Of a task, and of their data: the product fits into the 32 bits of a seed of numpy."""
+"""The largest number of puzzles per task, and the largest seed; their product fits into numpy's 32-bit seed."""
 _NAMES = ["Ada", "Ben", "Carla", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun"]
 _THINGS = ["apples", "books", "coins", "eggs", "marbles", "pencils", "shells", "stamps"]
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -66,11 +66,11 @@ def math_row(
     The prompt of a row in verl's schema stays as it is: it says how to answer.
 
     Args:
-        record: It has one of ``QUESTION`` and one of ``ANSWER`` or ``SOLUTION``.
-        index: Its position in the source.
-        name: ``data_source`` of the row.
-        answer_format: What the prompt says after the question.
-        question: The columns that ask, in place of ``QUESTION``.
+        record: The record, which has one of ``QUESTION`` and one of ``ANSWER`` or ``SOLUTION``.
+        index: The record's position in the source.
+        name: The row's ``data_source``.
+        answer_format: The text that follows the question in the prompt.
+        question: The columns of the question, in place of ``QUESTION``.
         answer: The column of the answer, in place of ``ANSWER`` and ``SOLUTION``.
 
     Raises:
@@ -113,14 +113,14 @@ def _asked(record: Record, question: Sequence[str], answer_format: str) -> tuple
 
 
 gsm8k_row = partial(math_row, answer_format=GSM8K_FORMAT)
-"""The same from GSM8K's ``question`` and ``answer`` (steps, and after ``####`` the number)."""
+"""Build a row from GSM8K's ``question`` and ``answer`` (steps, and after ``####`` the number)."""
 
 
 def label_of(answer: Any) -> str:
-    """Return what a data set says is right, as text: what a mark says, and of a list the only entry.
+    """Return a data set's right answer as text: the marked part of a text, or the only entry of a list.
 
     Raises:
-        Dropped: ``answer not gradable``: it is several, or neither text nor a number.
+        Dropped: ``answer not gradable``: there are several answers, or one that is neither text nor a number.
     """
     if isinstance(answer, str):
         marked = find_marked(answer)
@@ -144,7 +144,7 @@ def label_of(answer: Any) -> str:
 
 
 def _check_label(label: str, problem_id: str) -> str:
-    r"""Let the grader read a label, and what somebody would write in its place who has solved the problem.
+    r"""Let the grader read a label, and the answer that somebody who has solved the problem would write.
 
     Returns:
         ``value``, or ``text``: no parser reads the label, so that an answer must be written as it is, up to blanks and
@@ -184,7 +184,7 @@ def _is_read(problem: MathProblem) -> bool:
 
 
 def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle") -> Row:
-    """Build a row from what ``puzzle_records`` yields, for its own scorer or, with the question alone, for reward.math.
+    """Build a row from a record of ``puzzle_records``, for the puzzle's own scorer or for reward.math.
 
     Raises:
         Dropped: ``no JSON``, ``answer not gradable`` or ``answer not tried``.
@@ -214,14 +214,14 @@ def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle")
 def puzzle_records(
     tasks: Sequence[str], number: int, seed: int, configs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Record]:
-    """Yield so many puzzles of each of reasoning-gym's tasks, with the settings of the task's own.
+    """Yield ``number`` puzzles for each of reasoning-gym's tasks, with the task's settings in ``configs``.
 
-    No puzzle of one seed is drawn again with another; a task that has few puzzles may still draw equal ones. Reason:
+    Different seeds draw different puzzles, except that a task with few puzzles may draw equal ones. Reason:
     reasoning-gym draws puzzle i with its own seed + i, so neighbouring seeds would share all puzzles but one
-    (``findings/reasoning_gym_neighbouring_seeds.sh``). Here its seed is ``seed`` * MAX_PUZZLES.
+    (``findings/reasoning_gym_neighbouring_seeds.sh``). Here reasoning-gym's seed is ``seed`` * MAX_PUZZLES.
 
     Raises:
-        ValueError: A number or seed out of range, an unknown task or setting, or reasoning-gym is not installed.
+        ValueError: If a number or seed is out of range, a task or setting is unknown, or reasoning-gym is missing.
     """
     if not 1 <= number <= MAX_PUZZLES:
         raise ValueError(f"--number {number}: give 1 to {MAX_PUZZLES}")
@@ -244,7 +244,7 @@ def puzzle_records(
 
 
 def word_problems(number: int, seed: int) -> Iterator[Record]:
-    """Yield so many different problems in GSM8K's format, of three kinds in turn, the same for the same seed.
+    """Yield ``number`` different problems in GSM8K's format, of three kinds in turn, the same for the same seed.
 
     Raises:
         ValueError: ``number`` is not between 1 and MAX_GENERATED.

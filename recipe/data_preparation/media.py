@@ -10,19 +10,19 @@ _NAME = re.compile(
     r"(?:\w+_)?(?:image|img|picture|photo|pixel_value|video|audio)s?(?:_?(?:path|file|filename|url|byte|base64|\d+)s?)?",
     re.I,
 )
-"""Names of columns, as in decoded_image, image_7, video_path."""
+"""The names of columns that hold media, such as decoded_image, image_7 or video_path."""
 _MARK = re.compile(r"<(image|video|audio)(?:[ _]?\d+)?>(?!.*</\1>)", re.S)
-"""Where a picture stands in a text, as in ``<image>``; ``<video>`` with its end is HTML."""
+"""The mark of a picture's place in a text, such as ``<image>``; ``<video>`` with its closing tag is HTML."""
 _LINK = re.compile(r"!\[[^\]]*\]\(|<img\s[^>]*src|\\includegraphics\b")
 _FILE = re.compile(
     r"\S+\.(?:png|jpe?g|gif|webp|bmp|svg|mp4|webm|avi|mov|mkv|wav|mp3|flac|ogg)|data:(?:image|video|audio)/\S+", re.I
 )
 _PARTS = ({"bytes", "path"}, {"array", "sampling_rate", "path"}, {"array", "sampling_rate"})
-"""Keys of a picture, film or sound in a table of datasets'."""
+"""The keys of a picture, film or sound in a table of the package datasets."""
 
 
 def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links: bool) -> None:
-    r"""Refuse a record whose question needs what is no text.
+    r"""Refuse a record whose question needs a picture, a film or a sound.
 
     Args:
         record: The record, whose columns may hold pictures.
@@ -50,12 +50,12 @@ def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links
 
 
 def _is_reference(value: Any) -> bool:
-    """Whether a value may name or hold a picture: numbers count them or say whether there is one."""
+    """Return whether a value may name or hold a picture: numbers count them or say whether there is one."""
     return not is_missing(value) and not isinstance(value, (bool, int, float))
 
 
 def _is_file(value: Any) -> bool:
-    """Whether a text, or one of a list, is the name of a picture's file, or a picture as text."""
+    """Return whether a text, or one of a list, is the name of a picture's file, or a picture as text."""
     texts = value if isinstance(value, (list, tuple)) else [value]
     return any(isinstance(text, str) and _FILE.fullmatch(text.strip()) is not None for text in texts)
 

@@ -1,4 +1,4 @@
-"""Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
+"""Conversion of raw records to rows in verl's schema; unusable records are dropped with a reason, never silently."""
 
 import json
 import re
@@ -26,9 +26,9 @@ from reward.problem import Problem
 
 Row = dict[str, Any]
 Build = Callable[[Record, int, str], Row]
-"""Makes a row of a record, its position in the source, and the name of the source, the row's ``data_source``."""
+"""A function that makes a row from a record, its position in the source, and the row's ``data_source``."""
 Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
-"""Makes of a kept record what it writes to a file of JSON lines."""
+"""A function that returns the objects which a kept record adds to a file of JSON lines."""
 ANSWER_FORMAT = {
     True: "Write a Python function or method with the given name and arguments.",
     False: "Write a Python program that reads standard input and prints to standard output.",
@@ -41,7 +41,7 @@ QUESTION = ("question", "problem", "prompt")
 def apps_row(record: Record, index: int, name: str) -> Row:
     """Build a row from an APPS record, its tests checked.
 
-    It has ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
+    The record has ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and optionally
     ``problem_id``, ``starter_code``, ``difficulty``, ``solutions`` (a list, or its JSON).
 
     Raises:
@@ -82,7 +82,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
 
 
 def _examples(question: str, problem: Problem) -> list[int]:
-    """Return the tests that a question shows: standard input and output stand in it, as whole lines."""
+    """Return the tests that a question shows: those whose input and output it holds as whole lines."""
 
     def lines(text: str) -> str:
         return "\n".join(["", *(line.strip() for line in text.strip().splitlines()), ""])
@@ -117,31 +117,31 @@ def _tests(record: Record) -> dict[str, Any]:
 
 
 def _instruction_in(record: Record) -> str:
-    """Return an instruction, and what it is about where the record has that apart."""
+    """Return a record's instruction, followed by its ``input`` if the record has one."""
     return "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
 
 
 VERLS_ANSWER = "reward_model.ground_truth"
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label", VERLS_ANSWER)
-"""Columns that say what is right, the first of which that holds something counts."""
+"""The columns of the right answer; the first one that is not empty is used."""
 
 
 def is_verls(record: Record) -> bool:
-    """Whether a record is a row in verl's schema: its prompt is a chat, and it says how the answer is rewarded."""
+    """Return whether a record is a row in verl's schema: its prompt is a chat, and it has ``reward_model``."""
     return isinstance(record.get("prompt"), list) and isinstance(record.get("reward_model"), dict)
 
 
 def own_row(
     record: Record, index: int, name: str, *, question: Sequence[str] = (), answer: Sequence[str] = ANSWER
 ) -> Row:
-    """Build a row for a reward of one's own, which gets the answer as text: of a list or an object its JSON.
+    """Build a row for the user's own reward, which gets the answer as text (a list or an object as JSON).
 
     Args:
-        record: It has ``QUESTION`` or ``instruction`` (with an ``input`` where there is one) or ``messages``.
-        index: Its position in the source.
-        name: ``data_source`` of the row.
-        question: The columns that ask, in place of these.
-        answer: Columns of the answer, of which the first that holds something counts; none if the reward needs none.
+        record: The record, which has ``QUESTION``, ``instruction`` (with an optional ``input``) or ``messages``.
+        index: The record's position in the source.
+        name: The row's ``data_source``.
+        question: The columns of the question, in place of these.
+        answer: Columns of the answer, of which the first that is not empty is used; none if the reward needs none.
 
     Raises:
         Dropped: ``no question`` or ``no answer``.
@@ -167,14 +167,14 @@ def own_row(
 
 
 MESSAGES = ("context_messages", "messages", "conversations", "prompt")
-"""Columns that hold a chat, the first of which that does counts."""
+"""The columns of a chat; the first one that holds a chat is used."""
 
 
 def dialogue_row(record: Record, index: int, name: str) -> Row:
-    """Build a row from a record with a dialogue prompt, whose reward is a model's.
+    """Build a row from a record with a dialogue prompt, which a reward model scores.
 
-    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text) or
-    ``instruction`` (with an ``input`` where there is one). Answers after the last user message are left out.
+    The record has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text) or
+    ``instruction`` (with an optional ``input``). Answers after the last user message are left out.
 
     Raises:
         Dropped: ``no prompt``.
@@ -216,24 +216,24 @@ _FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or 
 
 
 def words_of(text: str) -> list[str]:
-    """Return a text's words, lower case and without punctuation: what overlaps are found by."""
+    """Return a text's words in lower case and without punctuation, by which overlaps are found."""
     return "".join(c.lower() if c.isalnum() else " " for c in text).split()
 
 
 def identity_of(text: str) -> int:
-    """Return what only the same problem has, whatever its spaces; in plain prose case and punctuation do not count."""
+    """Return a hash of a problem that ignores white space and, in plain prose, case and punctuation."""
     return hash(tuple(text.split() if _FORMAL.search(text) else words_of(text)))
 
 
 def _asked(row: Row) -> list[str]:
-    """Return a row's question, without what all prompts of a source say, or its whole chat and then each message."""
+    """Return a row's question without its source's standard text, or else its whole chat and then each message."""
     said = [message["content"] for message in row["prompt"]]
     question = row["extra_info"].get("question") if row["ability"] in ("math", "code") else None  # else the record's
     return [question] if question else ["\n".join(said), *said]
 
 
 def _agree(first: Row, second: Row) -> bool:
-    """Whether the labels of two rows with the same question can both be right."""
+    """Return whether the labels of two rows with the same question can both be right."""
     labels = [row["reward_model"]["ground_truth"] for row in (first, second)]
     kind = second["ability"]
     if labels[0] == labels[1] or kind not in _AGREE:
@@ -255,7 +255,7 @@ def _same_outputs(first: str, second: str) -> bool:
 
 
 def _outputs(tests: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is expected of each input, both as comparable text; test code has no inputs."""
+    """Return the expected output of each input, both as comparable text; test code has no inputs."""
     pairs = zip(tests.get("inputs", ()), tests.get("outputs", ()), strict=True)
     return {" ".join(json.dumps(given).split()): " ".join(json.dumps(right).split()) for given, right in pairs}
 
@@ -265,18 +265,18 @@ _AGREE: dict[str, Callable[[str, str], bool]] = {
     "own": _same_text,
     "code": _same_outputs,
 }
-"""Whether two labels of one question agree, by ``ability``; a puzzle may have several answers."""
+"""Functions that return whether two labels of one question agree, by ``ability``; a puzzle may have several answers."""
 
 
 def contradiction(row: Row) -> Dropped:
-    """Return why a row goes whose question has another label in another row: one of them is wrong."""
+    """Return why a row is dropped whose question has another label in another row: one of the labels is wrong."""
     return Dropped("contradictory labels", f"{row['reward_model']['ground_truth'][:80]}")
 
 
 class Screen:
-    """Drops what stood in the data before, and what overlaps with a benchmark.
+    """A filter that drops duplicates of earlier rows, and rows that overlap with a benchmark.
 
-    Prompts that are too long are verl's to drop (``data.filter_overlong_prompts``).
+    Prompts that are too long are left to verl (``data.filter_overlong_prompts``).
 
     Args:
         benchmarks: Texts of evaluation problems.
@@ -289,7 +289,7 @@ class Screen:
         self.benchmark_parts = {part for text in benchmarks for part in self._parts(text)}
         self._first: dict[int, Row] = {}
         self.contradicted: set[int] = set()
-        """Identities of questions that have several labels; those of rows that were kept may be among them."""
+        """The identities of questions that have several labels, also of questions whose rows were kept before."""
 
     def check(self, row: Row) -> int:
         """Check one row, and return the identity of its question.
@@ -310,7 +310,7 @@ class Screen:
         return identity
 
     def _parts(self, text: str) -> set[int]:
-        """Return a text's runs of so many words; a shorter one counts whole."""
+        """Return the hashes of all runs of words with a fixed length in a text; a shorter text is one run."""
         words = words_of(text)
         runs = {hash(tuple(words[start : start + self.NGRAM])) for start in range(len(words) - self.NGRAM + 1)}
         return runs or {identity_of(text)}

@@ -1,4 +1,4 @@
-"""Raw records of a data set: a hub id, files, or APPS's own folders. Read one at a time."""
+"""Readers of raw records, one at a time, from a hub id, files, or APPS's own folders."""
 
 import csv
 import sys
@@ -113,7 +113,7 @@ def _table_file(path: Path) -> Iterator[Record]:
 
 
 def _with_short_floats(records: Iterable[Record], schema: Any) -> Iterator[Record]:
-    """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
+    """Yield records whose floats of less than 64 bits are shortest decimals: 0.1, not 0.10000000149011612."""
     short = {field.name: field.type.to_pandas_dtype() for field in schema if str(field.type) in ("float", "halffloat")}
     for record in records:
         shorter = {name: float(str(kind(record[name]))) for name, kind in short.items() if record[name] is not None}
@@ -121,7 +121,7 @@ def _with_short_floats(records: Iterable[Record], schema: Any) -> Iterator[Recor
 
 
 def _json_lines(file: Iterable[str], path: Path) -> Iterator[Record]:
-    """Objects line by line, of which no two need have the same columns or types; or a list of them."""
+    """Yield the objects of JSON lines, or of one JSON list; their columns and types may differ."""
     lines = enumerate(file, start=1)
     for number, line in lines:
         text = line if not line.startswith("[") else "".join([line, *(more for _, more in lines)])
@@ -133,7 +133,7 @@ def _json_lines(file: Iterable[str], path: Path) -> Iterator[Record]:
 
 
 def _table(file: Iterable[str], path: Path, kind: str) -> Iterator[Record]:
-    """A row that is not what the columns say ends it: an unquoted comma would move each cell by one."""
+    """Yield a table's rows; ValueError for a row with too many cells, since an unquoted comma shifts all cells."""
     csv.field_size_limit(sys.maxsize)
     rows = csv.DictReader(file, dialect="excel-tab" if kind == ".tsv" else "excel", strict=True)
     try:

@@ -1,4 +1,4 @@
-"""Rows to train.parquet and val.parquet, and the data card that says what was kept and dropped."""
+"""The writer of train.parquet, val.parquet, and the data card, which lists what was kept and dropped."""
 
 import functools
 import json
@@ -15,12 +15,12 @@ from recipe.data_preparation.rows import Build, Lines, Row, Screen, contradictio
 
 SPLITS = ("train", "val")
 MAX_NAMES = 8
-"""Columns that the summary names; the card names all."""
+"""The largest number of columns that the summary names; the card names all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Card:
-    """What a conversion did.
+    """The counts of a conversion.
 
     Example: ``Card(source="apps", num_read=5, kept={"train": 4}, dropped={"no tests": ["0007"]})``.
     """
@@ -28,17 +28,17 @@ class Card:
     source: str
     num_read: int = 0
     kept: Counter[str] = field(default_factory=Counter)
-    """Rows by split."""
+    """The number of rows of each split."""
     dropped: dict[str, list[str]] = field(default_factory=dict)
-    """Ids of dropped records by reason, each with what is wrong."""
+    """The ids of dropped records by reason, each with the detail of its fault."""
     compared_as_text: list[str] = field(default_factory=list)
-    """Ids of kept records whose expected answer no parser reads, each with the answer."""
+    """The ids of kept records whose expected answer no parser reads, each with the answer."""
     filled: Counter[str] = field(default_factory=Counter)
-    """Records in which a column holds something."""
+    """The number of records in which each column is not empty."""
     read: Counter[str] = field(default_factory=Counter)
-    """Records of which a column was read."""
+    """The number of records in which each column was read."""
     empty: set[str] = field(default_factory=set)
-    """Columns that hold nothing in some record."""
+    """The columns that are empty in some record."""
 
     def note(self, record: TrackedRecord) -> None:
         """Count the columns of a record that was converted or dropped."""
@@ -49,7 +49,7 @@ class Card:
 
     @property
     def not_read(self) -> list[str]:
-        """Columns that hold something and were read in no record."""
+        """The columns that are not empty and were read in no record."""
         return [column for column in self.filled if column not in self.read]
 
     @property
@@ -107,21 +107,21 @@ def convert(
     keep: Sequence[str] = (),
     renamed: bool = True,
 ) -> Card:
-    """Convert records to rows and write them with their card, when all are read.
+    """Convert all records to rows, then write the rows and their card.
 
     Args:
-        records: The source.
-        build: A function that makes a row of a record, such as ``apps_row``, or raises ``Dropped``.
-        name: ``data_source`` of the rows.
-        screen: What drops duplicates and overlaps.
-        output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
-        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
-        extra: JSON lines files by name, and what a kept record writes to them.
-        keep: Columns that ``extra_info`` gets.
+        records: The records of the source.
+        build: A function that makes a row from a record, such as ``apps_row``, or raises ``Dropped``.
+        name: The rows' ``data_source``.
+        screen: The filter that drops duplicates and overlaps.
+        output: The folder for train.parquet, val.parquet, card.md and the extra files.
+        val_fraction: The share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
+        extra: The names of JSON lines files, each with the function that makes their objects from a kept record.
+        keep: The columns that are copied to ``extra_info``.
         renamed: Whether rows that are in verl's schema already get ``name`` too, in place of their ``data_source``.
 
     Raises:
-        ValueError: If nothing is left, a column to keep does not exist, or parquet cannot hold one.
+        ValueError: If no row is left, a column to keep does not exist, or parquet cannot hold a column.
     """
     card = Card(source=name)
     rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
@@ -197,7 +197,7 @@ def _rows_of(
 
 
 def _with_own_fields(build: Build, keep: Sequence[str], renamed: bool, record: Record, index: int, name: str) -> Row:
-    """Build a row, with what the record says of itself: its ``extra_info``, columns to keep, verl's ``data_source``."""
+    """Build a row that also has the record's ``extra_info``, the columns to keep, and verl's ``data_source``."""
     row = build(record, index, name)
     refuse_media(record, row["prompt"], with_links=row["ability"] in ("math", "own"))
     info = given(record, "extra_info") if isinstance(record.get("extra_info"), dict) else None
@@ -219,7 +219,7 @@ def _storable(value: Any) -> Any:
 
 
 def _table_of(rows: Sequence[Row]) -> Any:
-    """Build the table of rows; ValueError names a field of ``extra_info`` that has values of several types."""
+    """Build the table of rows; ValueError names a field of ``extra_info`` whose values differ in type."""
     import pyarrow as pa
 
     try:
@@ -235,7 +235,7 @@ def _table_of(rows: Sequence[Row]) -> Any:
 
 
 def _row_of(build: Build, record: Record, index: int, name: str) -> Row:
-    """Build a row; a record may hold anything, and what no reader expects costs no other record."""
+    """Build a row; a record with unexpected content is dropped, and does not end the conversion."""
     try:
         row = build(record, index, name)
         json.dumps(row, ensure_ascii=False, default=str).encode()

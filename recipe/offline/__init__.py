@@ -1,1 +1,1 @@
-"""Refinements without a run: a data set's answers refined, counted, and written as files that others train on."""
+"""Refinements without a run: the answers to a data set are refined, counted and written as files for training."""

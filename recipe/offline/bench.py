@@ -1,4 +1,4 @@
-"""A model on a task: its answers are drawn, rewarded, and refined in several ways.
+"""A model on a task, whose answers are drawn, rewarded, and refined by several variants of the refiner.
 
 The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM engine in this process.
 """
@@ -27,20 +27,20 @@ if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
 
 Reward = Callable[..., Any]
-"""verl's reward function, async or not; its answer is a number, or ``score`` beside others."""
+"""verl's reward function, async or not; it returns a number, or a dict with ``score`` among other fields."""
 COLUMNS = ("data_source", "reward_model", "extra_info")
 GIVEN = "responses"
-"""The column with answers of the user's own, a list of texts."""
+"""The column with the user's own answers, a list of texts."""
 
 
 class Engine:
-    """A model that answers token ids by token ids."""
+    """A model that takes and returns token ids."""
 
     max_requests = 64
-    """Under way at a time; on a GPU, which has larger batches, as many as in training."""
+    """The number of requests at the same time; on a GPU, which has larger batches, as many as in training."""
 
     def __init__(self, model: str, max_model_len: int, seed: int, dtype: str | None = None) -> None:
-        """Load the model; on a CPU in float32, if no other type is named."""
+        """Load the model; on a CPU in float32, unless ``dtype`` names another type."""
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -56,7 +56,7 @@ class Engine:
         self._slots = asyncio.Semaphore(self.max_requests)
 
     def slot(self) -> asyncio.Semaphore:
-        """Return what to make a request in: it waits for a place."""
+        """Return the semaphore that limits the number of requests at the same time."""
         return self._slots
 
     async def generate(
@@ -69,7 +69,7 @@ class Engine:
         *,
         temperature: float,
     ) -> list[list[int]]:
-        """Return so many texts that the model writes, by one request.
+        """Return the token ids of ``num`` texts that the model writes, by one request.
 
         Raises:
             RunEndedError: If the engine's process has died.
@@ -100,11 +100,11 @@ class Engine:
 
 
 Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
-"""A row, the answers to it, and what became of each, by way."""
+"""The number of a row, its answers, and for each variant of the refiner one refinement per answer."""
 
 
 def num_answers(row: Mapping[str, Any], most: int) -> int:
-    """Return how many answers to a row there are to be: at most so many of the user's own, if it may have any."""
+    """Return the number of answers to a row: ``most``, or the number of the user's own answers if that is smaller."""
     return min(most, len(row[GIVEN] or [])) if GIVEN in row else most
 
 
@@ -113,18 +113,18 @@ class Bench:
     """A model on a task."""
 
     engine: Engine | None
-    """None: all answers are given, and others refine."""
+    """The engine of the model; None: the user gives all answers, and other servers refine them."""
     tokenizer: Any
     turn_end: TurnEnd
     reward: Reward
     max_response_tokens: int
     max_model_len: int
     failed: list[str] = field(default_factory=list)
-    """Of answers that there are not, or that have no reward: why."""
+    """The reasons of answers that could not be drawn or rewarded."""
     on_progress: Callable[[int], object] = lambda num: None
-    """Called with how many more answers or refinements are done; those count that are not needed or have failed."""
+    """A function called with the number of newly finished answers or refinements, failed and skipped ones included."""
     on_answer: Callable[[Rollout], object] = lambda rollout: None
-    """Called with each answer that has got its reward."""
+    """A function called with each rewarded answer."""
 
     async def problems(
         self,
@@ -134,14 +134,14 @@ class Bench:
         num_samples: int,
         known: Callable[[int], Mapping[int, Mapping[str, Any]]] = lambda row: {},
     ) -> AsyncIterator[Problem]:
-        """Yield each of the chosen rows once its answers are refined in every way, the quickest first.
+        """Yield each of the chosen rows as soon as every refiner has refined its answers.
 
         Args:
             rows: A data set in verl's schema.
-            chosen: Numbers of its rows.
-            refiners: By way.
-            num_samples: Answers to each row, at most.
-            known: Rewarded answers to a row by their numbers, as fields of their rollouts.
+            chosen: The numbers of the rows.
+            refiners: The variants of the refiner, by name.
+            num_samples: The largest number of answers to each row.
+            known: A function that returns the rewarded answers to a row by number, as fields of their rollouts.
         """
         most = (self.engine or Engine).max_requests
         places = asyncio.Semaphore(max(1, 2 * most // num_samples))  # of problems: no engine is idle
@@ -167,7 +167,7 @@ class Bench:
     async def answer(
         self, row: Mapping[str, Any], group: int, num_samples: int, known: Mapping[int, Mapping[str, Any]]
     ) -> list[Rollout]:
-        """Draw answers to a row of a data set in verl's schema, or take those that are there, and reward them."""
+        """Draw the answers to a row in verl's schema, or take the user's own, and reward them."""
         messages, given = list(row["prompt"]), row.get(GIVEN)
         samples = range(num_answers(row, num_samples))
         try:
@@ -216,9 +216,9 @@ class Bench:
         return ids
 
     def refiner(self, config: RefinerConfig, client: "ExternalClient | None" = None) -> Refiner:
-        """Return what refines with the bench's engine, or asks others.
+        """Return a refiner that uses the bench's engine, or the external servers of ``client``.
 
-        It works in a thread with a tokenizer of its own: two threads cannot use one (``Already borrowed``).
+        The refiner works in a thread and has its own tokenizer: two threads cannot share one (``Already borrowed``).
         """
 
         async def score(rollout: Rollout, ids: list[int]) -> float:

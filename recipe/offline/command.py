@@ -3,9 +3,10 @@
     online-refiner check general math --model DIR --data FILE.parquet --reward my_reward:compute_score
     online-refiner refine general --model DIR --data FILE.parquet --reward my_reward:compute_score --output DIR
 
-A way is a template (a name, or a file of your own) with what `refiner.context` has and with other keys of the refiner's
-block, joined by `+`: `general+feedback+reject_leaks=false`. Answers are drawn at temperature 1, refinements greedily,
-as in training. The rest is in ``docs/refine.md``; what is printed, in ``docs/refiner.md``.
+Each variant of the refiner is named by a template (a name, or a file of your own), words of `refiner.context` and other
+keys of the block `refiner`, joined by `+`: `general+feedback+reject_leaks=false`. Answers are drawn at temperature 1,
+refinements greedily, as in training. See ``docs/refine.md`` for both commands, and ``docs/refiner.md`` for the printed
+table.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from recipe.cpu_platform import prepare_vllm
 
 
 def check() -> None:
-    """Tell, before a run, which way of refining pays."""
+    """Compare variants of the refiner before a run."""
     parser = parser_of("check", "Before a run: can a model refine its own answers, and with which template?")
     parser.set_defaults(goes_on=False, problems=24, output=Path("check_refiner"), jsonl=True)
     run(parser.parse_args())
@@ -32,7 +33,7 @@ def refine() -> None:
 
 
 def parser_of(command: str, description: str) -> argparse.ArgumentParser:
-    """Return what both commands read."""
+    """Return the parser of the options that both commands share."""
     parser = argparse.ArgumentParser(
         prog=f"online-refiner {command}",
         usage="%(prog)s WAY... --model DIR --data FILE... [options]",
@@ -60,7 +61,7 @@ def parser_of(command: str, description: str) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do it; a mistake of the user's ends the process by one line."""
+    """Run the command; a user's mistake prints one line and ends the process."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # errors only, if nobody has asked for more
     from refiner_worker.client import RunEndedError
 

@@ -1,8 +1,8 @@
-"""Files for others' training, in the columns that they read, and the card beside them.
+"""The files for other trainers, in the columns that these read, and the card beside the files.
 
 ``sft``: ``prompt`` and ``completion`` for TRL's SFTTrainer, ``messages`` for verl's SFT trainer. ``preference``:
-``prompt``, ``chosen`` (the refinement) and ``rejected`` (the answer) for TRL's DPOTrainer. Both have refinements with a
-higher reward only. ``all``: every answer, with its refinement, both rewards and the verdict.
+``prompt``, ``chosen`` (the refinement) and ``rejected`` (the answer) for TRL's DPOTrainer. Both files have only
+refinements with a higher reward. ``all``: every answer, with its refinement, both rewards and the verdict.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def all_answers(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> Iterator[Row]:
-    """Yield each answer with its refinement, one for each way, of all that is done, in order of the rows."""
+    """Yield each finished answer with its refinement, once per variant of the refiner, in the order of the rows."""
     for row in sorted(journal.refined):
         group, refined = journal.problem(row)
         for way, found in refined.items():
@@ -41,7 +41,7 @@ def all_answers(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: 
 
 
 def _whole(text: str) -> str:
-    """Return a text without half characters, which parquet does not hold."""
+    """Return a text without lone surrogates, which parquet cannot hold."""
     return text.encode(errors="replace").decode()
 
 
@@ -62,7 +62,7 @@ def _said(text: str) -> list[dict[str, str]]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """Write JSON lines or parquet, over a file of the same name once all is written."""
+    """Write JSON lines or parquet; a file of the same name is replaced once all is written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -75,7 +75,7 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def card(settings: Mapping[str, Any], files: Iterable[str], shares: str, licence: str | None) -> str:
-    """Return what a reader of the files has to know, as Markdown with the front matter of a hub's data card."""
+    """Return the data card of the files, as Markdown with the front matter that the hub reads."""
     lines = [f"---\nlicense: {licence}\n---"] if licence else []
     lines += ["# Refined answers", "", *(f"- {file}" for file in files)]
     lines += [f"- licence: {licence or 'not told (`--license`): that of the source holds'}"]

@@ -1,6 +1,6 @@
-"""What has been done so far: each answer and each refined problem, a line each, written at once.
+"""The journal of finished work: one line for each answer and each refined problem, written at once.
 
-A kill costs what was under way. The same command takes the rest from here.
+A killed command loses only the work in progress. The same command continues from the journal.
 """
 
 from collections import defaultdict
@@ -22,34 +22,34 @@ OF_REFINEMENT = (
     "num_prompt_tokens",
     "num_generated_tokens",
 )
-"""What is kept: what files and shares are made of."""
+"""The fields of a refinement that are kept: those from which files and shares are made."""
 LOST = (Verdict.REQUEST, Verdict.TIMEOUT)
-"""What says nothing of the answer: its request was refused, or came to nothing."""
+"""The verdicts of lost requests, which were refused or not answered in time; they say nothing about the answer."""
 
 
 class Journal:
-    """A file of JSON lines, to which one process at a time writes more.
+    """A file of JSON lines, to which one process at a time appends.
 
     Args:
-        path: Made if it is absent.
-        settings: What makes the answers and refinements what they are: another run with the same goes on.
-        goes_on: Whether what is there counts.
+        path: The file, which is made if it is absent.
+        settings: The settings that decide the answers and refinements; a later run with the same settings continues.
+        goes_on: Whether to continue from the lines of an existing file.
 
     Raises:
-        ValueError: If it was begun with other settings, or somebody writes to it.
+        ValueError: If the file was begun with other settings, or another process writes to it.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], *, goes_on: bool = True) -> None:
-        """Read what is there; the end of a line that a kill has cut is taken away."""
+        """Read the file, and remove a last line that was cut when a process was killed."""
         self._lock = Lock(path.parent, f"--output {path.parent}")
         self._file, self._settings = path.open("a+b"), settings
         self._file.seek(0)
         self._file.seek(self._file.read().rfind(b"\n") + 1 if goes_on else 0)
         self._file.truncate()
         self.answers: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
-        """Rewarded answers by row and number, as fields of their rollouts."""
+        """The rewarded answers by row and number, as fields of their rollouts."""
         self.refined: dict[int, dict[int, dict[str, Refinement]]] = defaultdict(dict)
-        """What became of them, by way."""
+        """The refinements of those answers, by row, number and variant of the refiner."""
         lines = read_rows(path)
         begun = next(lines, settings)
         if other := [name for name, value in settings.items() if begun.get(name, ...) != value]:
@@ -64,7 +64,7 @@ class Journal:
                 }
 
     def known(self, row: int) -> dict[int, dict[str, Any]]:
-        """Return the rewarded answers to a row by number; those of lost requests are to be refined again."""
+        """Return the rewarded answers to a row by number; ``is_wanted`` is true if one has to be refined (again)."""
         done = {
             sample
             for sample, ways in self.refined.get(row, {}).items()
@@ -73,7 +73,7 @@ class Journal:
         return {sample: {**one, "is_wanted": sample not in done} for sample, one in self.answers[row].items()}
 
     def is_finished(self, row: int, num_answers: int) -> bool:
-        """Tell whether nothing of a row need be asked for."""
+        """Return whether a row has all its answers, and each of them is refined."""
         return sum(not one["is_wanted"] for one in self.known(row).values()) == num_answers
 
     def add_answer(self, rollout: Rollout) -> None:
@@ -83,7 +83,7 @@ class Journal:
         self._write({"row": row, "sample": sample, "answer": answer})
 
     def add_problem(self, row: int, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
-        """Write what became of the answers to a row, but of those of which it was known."""
+        """Write the refinements of a row's answers, except those that the journal has already."""
         new = {
             old.session[0]: {way: found[n] for way, found in refined.items()}
             for n, old in enumerate(group)
@@ -98,7 +98,7 @@ class Journal:
             self._write({"row": row, "refined": kept})
 
     def problem(self, row: int) -> tuple[list[Rollout], dict[str, list[Refinement]]]:
-        """Return the answers to a row of which it is known what became, without its prompt, and that by way."""
+        """Return the refined answers to a row, without the prompt, and their refinements by variant of the refiner."""
         done = sorted(self.refined[row].items())
         group = [
             Rollout(key=f"{row}_{sample}_0", messages=[], prompt_ids=[], request={}, **self.answers[row][sample])

@@ -1,4 +1,4 @@
-"""The work of ``online-refiner check`` and ``refine``: answers of a data set are drawn, refined and written."""
+"""The work of ``online-refiner check`` and ``refine``: answers to a data set are drawn, refined and written."""
 
 import argparse
 import asyncio
@@ -28,30 +28,30 @@ if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
 
 ACTING = (*BY_SOURCE, *OF_SERVERS, "thoughts", "rewrites", "reject_leaks")
-"""Keys of the block ``refiner`` that act without a run."""
+"""The keys of the block ``refiner`` that have an effect outside a run."""
 OTHERS = ("data", "output", "problems", "jsonl", "license", "goes_on", "refiner")
-"""Options that do not make an answer or a refinement what it is, or not as they stand."""
+"""The options that do not decide an answer or a refinement, or are recorded in another form."""
 MAY_MOVE = ("url=", "api_key_env=", "request_timeout_s=")
-"""Keys of the refiner that do not."""
+"""The keys of the block ``refiner`` that do not decide a refinement."""
 LINE_EVERY_S = 20.0
-"""Where output is no terminal."""
+"""The seconds between lines of progress if the output is no terminal."""
 
 
 class Message(TypedDict):
-    """One of a chat."""
+    """A message of a chat."""
 
     role: str
     content: str | None
 
 
 class Truth(TypedDict):
-    """What a reward function is told of a row's solution."""
+    """The part of a row that tells the reward function the right answer."""
 
     ground_truth: Any
 
 
 class Row(TypedDict):
-    """What is read of a row: verl's schema, and the user's own answers (``GIVEN``)."""
+    """The columns that are read of a row: verl's schema, and the user's own answers (``GIVEN``)."""
 
     prompt: list[Message]
     data_source: str
@@ -61,11 +61,11 @@ class Row(TypedDict):
 
 
 async def work(arguments: argparse.Namespace) -> bool:
-    """Answer, refine and write; return whether Ctrl-C ended it.
+    """Answer, refine and write; return whether Ctrl-C ended the work.
 
     Raises:
-        ValueError: If a setting is wrong, or the folder has another run's journal.
-        RunEndedError: If no server answers any more, or the engine is dead.
+        ValueError: If a setting is wrong, or the folder has the journal of a run with other settings.
+        RunEndedError: If no server answers any more, or the engine has died.
     """
     configs = {way: config_of(way, arguments) for way in arguments.ways}
     rows, settings = read_data(arguments.data), settings_of(arguments, configs.values())
@@ -117,7 +117,7 @@ async def work(arguments: argparse.Namespace) -> bool:
 
 
 def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
-    """Return the rows of the problems, in order; 0 problems: all rows."""
+    """Return the numbers of the chosen rows, in order; ``num_problems`` 0: all rows."""
     if num_problems < 0:
         raise ValueError(f"--problems {num_problems}: give 0 or more")
     return sorted(random.Random(seed).sample(range(num_rows), min(num_problems or num_rows, num_rows)))
@@ -158,10 +158,10 @@ def read_data(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
-    """Return a way as the block ``refiner``; its own keys hold before those of all ways.
+    """Return the block ``refiner`` of a variant; its own keys take precedence over the keys of all variants.
 
     Raises:
-        ValueError: If a key is wrong, there is no such template, or the key acts in a run only.
+        ValueError: If a key is wrong, the template does not exist, or the key has an effect in a run only.
     """
     if arguments.samples < 1:
         raise ValueError(f"--samples {arguments.samples}: give 1 or more")
@@ -196,7 +196,7 @@ def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
 
 
 def settings_of(arguments: argparse.Namespace, configs: Iterable[RefinerConfig]) -> dict[str, Any]:
-    """Return what a run that goes on must have in common with its beginning."""
+    """Return the settings that must be the same when a command continues earlier work."""
     hashes = {
         name: [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         for name, files in {"template": [one.template_path() for one in configs], "data": arguments.data}.items()
@@ -206,7 +206,7 @@ def settings_of(arguments: argparse.Namespace, configs: Iterable[RefinerConfig])
 
 
 def client_of(config: External) -> "ExternalClient":
-    """Return what asks the servers.
+    """Return the client of external servers.
 
     Raises:
         ValueError: If a URL, model or key is wrong.
@@ -221,9 +221,9 @@ def client_of(config: External) -> "ExternalClient":
 
 
 def make_bench(arguments: argparse.Namespace, journal: Journal, *, has_engine: bool) -> Bench:
-    """Load the model, or only its tokenizer; answers go into the journal.
+    """Load the model, or only its tokenizer; each answer is written to the journal.
 
-    An engine that begins with the seed of an earlier one would draw that one's answers once more.
+    The seed differs from that of an earlier start, with which the engine would draw the same answers again.
     """
     from recipe.preflight.files import read_tokenizer  # here: it imports Ray
     from refiner_worker.text.turn_end import read_turn_end
@@ -247,7 +247,7 @@ def reward_of(name: str) -> Reward:
     """Return a reward function.
 
     Raises:
-        ValueError: If there is none of this name.
+        ValueError: If there is no function of this name.
     """
     module, _, function = name.partition(":")
     try:
@@ -263,7 +263,7 @@ def finish(
     rows: Sequence[Mapping[str, Any]],
     tokenizer: Any,
 ) -> None:
-    """Write the files and their card from all that is finished, and print the shares."""
+    """Write the files and their card from all finished work, and print the shares."""
     files = []
     for name, made in formats([*all_answers(journal, rows, tokenizer)]).items():
         path = arguments.output / f"{name}.{'jsonl' if arguments.jsonl else 'parquet'}"
@@ -280,7 +280,7 @@ def finish(
 
 
 def found_in(journal: Journal) -> Found:
-    """Return the shares of what is done, row by row."""
+    """Return the counts of all finished rows."""
     found = Found()
     for row in sorted(journal.refined):
         found.add(*journal.problem(row))

@@ -1,4 +1,4 @@
-"""Shares: does refining an answer beat answering again?"""
+"""The shares that ``check`` prints, which compare refining an answer with sampling a second one."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from recipe.online_refiner.method.eq6 import is_higher
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 
 FEWEST = 5
-"""Problems, of which an interval says something: that of a few which are alike has no width."""
+"""The least number of problems for an interval: fewer, if they are alike, have an interval without width."""
 
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "improved": lambda old, new: new.verdict.is_scored and is_higher(new.reward or 0.0, old.reward),
@@ -20,25 +20,27 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "leaked": lambda old, new: new.verdict is Verdict.LEAK,
     "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
 }
-"""What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
+"""The outcomes of refining a wrong answer that are counted; the rest is, for example, an equal reward."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What has been seen."""
+    """The answers and refinements seen so far."""
 
     num_problems: int = 0
     num_answers: int = 0
     wrong: list[Rollout] = field(default_factory=list)
-    """Answers whose rewards can improve."""
+    """The wrong answers, whose rewards can improve."""
     others: list[list[tuple[bool, bool]]] = field(default_factory=list)
-    """Of each of them: of every other answer to its problem, whether it has a higher reward, and whether another one of
-    the rest has the highest."""
+    """One list per wrong answer, with a pair for each other answer to the problem.
+
+    The pair is (that answer has a higher reward, a third answer to the problem is right).
+    """
     refined: dict[str, list[Refinement]] = field(default_factory=dict)
-    """By way, in the order of ``wrong``."""
+    """The refinements of ``wrong``, in its order, by variant of the refiner."""
 
     def add(self, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
-        """Take in the answers to a problem, and what became of each, by way."""
+        """Add the answers to a problem, and their refinements by variant of the refiner."""
         self.num_problems += 1
         self.num_answers += len(group)
         own = list[Rollout]()
@@ -54,7 +56,7 @@ class Found:
         self.wrong += own
 
     def describe(self) -> str:
-        """Return the table and what is above and below it."""
+        """Return the table with the lines above and below it."""
         if not self.wrong:
             return f"nothing was refined: none of {self.num_answers} answers has less than the highest reward"
         problems = self._problems(range(len(self.wrong)))
@@ -82,9 +84,9 @@ class Found:
         return "\n".join([*lines, "", *self.yields(), *self.leaks(), *self.verdicts()])
 
     def yields(self) -> list[str]:
-        """Return how often one of 1, 2, ... drawn refinements improves an answer, a line for each way that drew some.
+        """Return a line for each variant that drew several refinements: how often the best of 1, 2, ... is better.
 
-        Of n drawn ones, c better, one of k others is better with probability 1 - C(n - c, k) / C(n, k).
+        If c of n drawn refinements are better, at least one of k is better with probability 1 - C(n - c, k) / C(n, k).
         """
         lines = []
         for way, refined in self.refined.items():
@@ -96,7 +98,7 @@ class Found:
         return lines
 
     def leaks(self) -> list[str]:
-        """Return what the leak rule costs, a line for each way of which it rejects some refinements."""
+        """Return a line for each variant that loses refinements by the leak rule: how many, and their rewards."""
         lines = []
         for way, refined in self.refined.items():
             pairs = [pair for pair in zip(self.wrong, refined, strict=True) if pair[1].verdict is Verdict.LEAK]
@@ -107,10 +109,11 @@ class Found:
         return lines
 
     def verdicts(self) -> list[str]:
-        """Return of each way whether it improves more wrong answers than another answer does, in a line.
+        """Return a line for each variant: does it improve more wrong answers than a second answer does?
 
-        Then of problems that are not solved, and of others. Which they are, the compared answer does not tell: among
-        answers of which none is right, the other one is wrong by choice, and refining would win by that.
+        Further lines compare on unsolved problems only, and on solved ones. Whether a problem is solved is decided by
+        its third answers, not by the compared one: otherwise the second answer to an unsolved problem would be wrong by
+        definition, and refining would always win.
         """
         pairs = [(n, *other) for n, others in enumerate(self.others) for other in others]
         answers, better, is_solved = np.array(pairs, dtype=int).reshape(-1, 3).T
@@ -143,15 +146,15 @@ class Found:
 
 
 def interval(values: np.ndarray, problems: np.ndarray, least: float = 0.0) -> tuple[float, float, float]:
-    """Return a mean with its 95 % interval by Student's t over problems, whose answers are alike.
+    """Return a mean with its 95 % interval by Student's t over problems, since answers to one problem are alike.
 
-    A bootstrap over problems is too narrow: where two ways are alike, it excludes 0 for 24 problems in 9 % of the cases
-    and for 8 in 12 %, this one in 6 % and 1 %.
+    A bootstrap over problems is too narrow: if two variants are equally good, it excludes 0 in 9 % of the cases with 24
+    problems and in 12 % with 8 problems; this interval does so in 6 % and 1 %.
 
     Args:
-        values: One for each answer, at most 1; of a pair of ways, the difference.
-        problems: Of the answers.
-        least: What a value can be.
+        values: One value for each answer, at most 1; for a pair of variants, the difference.
+        problems: The problem of each answer.
+        least: The smallest possible value.
     """
     _, places, sizes = np.unique(problems, return_inverse=True, return_counts=True)
     num, mean = len(sizes), float(values.mean())
@@ -164,7 +167,10 @@ def interval(values: np.ndarray, problems: np.ndarray, least: float = 0.0) -> tu
 
 @functools.cache
 def _student(degrees: int) -> float:
-    """Return what Student's t is within in 95 % of the cases, to a hundredth: drawn, as SciPy may not be there."""
+    """Return the bound that |Student's t| exceeds in 5 % of the cases, to a hundredth.
+
+    It is found by sampling, because SciPy may not be installed.
+    """
     return float(np.quantile(np.random.default_rng(0).standard_t(degrees, 1_000_000), 0.975))
 
 

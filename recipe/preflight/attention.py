@@ -14,13 +14,13 @@ from recipe.preflight.rules import has_critic, is_elsewhere
 
 FLASH, OWN = "flash_attention_2", "sdpa"
 LIBRARY = "recipe.without_flash_attn"
-"""What workers import (``external_lib``), unless the model block names a library of its own."""
+"""The module that workers import (``external_lib``), unless the model block names another one."""
 STRATEGIES = ("fsdp", "fsdp2")
 """verl's engines that train models of transformers."""
 
 
 def has_flash_attention(config: DictConfig) -> bool:
-    """Tell whether flash-attn is installed, or may be: a dry run may plan for another machine."""
+    """Return whether flash-attn is installed, or may be: a dry run may plan for another machine."""
     return is_elsewhere(config) or find_spec("flash_attn") is not None
 
 
@@ -40,10 +40,10 @@ def chosen_attention(model: Any) -> str | None:
 
 
 def choose_attention(config: DictConfig) -> str | None:
-    """Let models that are trained on GPUs use PyTorch's attention, where flash-attn is missing and none was chosen.
+    """Let models trained on GPUs use PyTorch's attention if flash-attn is missing and the user has chosen none.
 
     Returns:
-        One line that says so, or None where nothing changed.
+        One line about the change, or None if nothing changed.
     """
     if config.trainer.device == "cpu" or has_flash_attention(config):
         return None

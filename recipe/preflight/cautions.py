@@ -1,4 +1,4 @@
-"""What a run may well do, but seldom means: one line each, printed as a warning before it starts."""
+"""Warnings on settings that are allowed but seldom intended: one line each, printed before the run starts."""
 
 from omegaconf import OmegaConf
 from transformers import AutoConfig
@@ -9,17 +9,17 @@ from recipe.preflight.rules import Run, has_critic
 from refiner_worker.text.turn_end import behind_a_reply, read_turn_end
 
 FAR = 10
-"""So many times beyond them is far."""
+"""The factor by which a limit must be exceeded for a warning."""
 
 
 def cautions(run: Run) -> list[str]:
-    """Return what a run's user should hear before it starts."""
+    """Return the warnings to print before a run starts."""
     found = (_kl(run), _eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
     return [line for line in (*found, *_resumes_in_part(run)) if line]
 
 
 def _kl(run: Run) -> str | None:
-    """Say so where the KL to the reference model is asked for, but cannot be measured."""
+    """Warn if the KL to the reference model is asked for, but cannot be measured."""
     return run.blocks.fault_of_kl and f"{run.blocks.fault_of_kl}; kl_ref/k3 is not measured in this run"
 
 
@@ -37,7 +37,7 @@ def _eta(run: Run) -> str | None:
 
 
 def _turn_end(run: Run) -> str | None:
-    """Say so where engines do not stop at what the chat template writes behind a reply; base models are often so."""
+    """Warn if engines do not stop at the chat template's end of a reply, as is common with base models."""
     tokenizer, settings = run.files.tokenizer, run.config.data.apply_chat_template_kwargs
     end = read_turn_end(copy_to_local(run.config.actor_rollout_ref.model.path), tokenizer, settings)
     behind = behind_a_reply(tokenizer, settings)
@@ -53,7 +53,7 @@ def _turn_end(run: Run) -> str | None:
 
 
 def _limit(run: Run) -> str | None:
-    """Say so where verl draws the rows of a limit anew at each start (``RLHFDataset._read_files_and_tokenize``)."""
+    """Warn if verl draws limited rows anew at each start (``RLHFDataset._read_files_and_tokenize``)."""
     data, num_rows = run.config.data, run.files.num_rows
     limits = {"data.train_max_samples": num_rows["train_files"], "data.val_max_samples": num_rows["val_files"]}
     drawn = [key for key, total in limits.items() if 0 < OmegaConf.select(run.config, key) < total]
@@ -63,9 +63,9 @@ def _limit(run: Run) -> str | None:
 
 
 def _longrope(run: Run) -> str | None:
-    """Say so where trainer and vLLM read short responses with other frequencies.
+    """Warn if trainer and vLLM use different rotary frequencies for short responses.
 
-    vLLM chooses those of an engine by ``max_model_len``, transformers those of a micro-batch by its longest row.
+    vLLM chooses an engine's frequencies by ``max_model_len``, transformers a micro-batch's by its longest row.
     """
     model, rollout = run.config.actor_rollout_ref.model, run.config.actor_rollout_ref.rollout
     found = AutoConfig.from_pretrained(copy_to_local(model.path), trust_remote_code=model.trust_remote_code)
@@ -82,13 +82,13 @@ def _longrope(run: Run) -> str | None:
 
 
 def _weights(run: Run) -> str | None:
-    """Say so where a plan for another machine has seen no weights."""
+    """Warn if a plan for another machine has not found the weights."""
     folders = without_weights(run)  # of a run on this machine a rule refuses them
     return f"{', '.join(folders)}: there are no weights, so that only the config was checked" if folders else None
 
 
 def _resumes_in_part(run: Run) -> list[str]:
-    """Say what a resumed run begins anew, where the user's ``load_contents`` leaves it out."""
+    """Warn of the state that a resumed run begins anew because the user's ``load_contents`` leaves it out."""
     blocks = {"actor_rollout_ref.actor": run.config.actor_rollout_ref.actor}
     if has_critic(run.config):
         blocks["critic"] = run.config.critic

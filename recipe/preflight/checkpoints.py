@@ -1,6 +1,6 @@
-"""Rules on the checkpoint that a run resumes from: it is there and whole, and holds what the run loads.
+"""Rules on the checkpoint that a run resumes from: it exists, is complete, and holds all that the run loads.
 
-What is read of a file is its end, so that checkpoints of any size take milliseconds. The layouts are those of verl's
+Only the end of each file is read, so that checkpoints of any size take milliseconds. Layouts are those of verl's
 ``fsdp_checkpoint_manager.py`` and ``megatron_checkpoint_manager.py``.
 """
 
@@ -20,15 +20,15 @@ from recipe.runs.files import BUDGET_FILE, ETA_FILE
 
 RESUME_MODES = ("auto", "disable", "resume_path")
 FSDP_NAMES = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
-"""What the files of FSDP's checkpoint begin with, by the words of ``load_contents``."""
+"""The prefixes of files in FSDP's checkpoint, by the words of ``load_contents``."""
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 SHARD = re.compile(rb"__\d+_\d+\.distcp")
-"""Files that the metadata of a distributed checkpoint names."""
+"""The names of files in the metadata of a distributed checkpoint."""
 
 
 @rule("files")
 def checkpoint_can_be_resumed(run: Run) -> str | None:
-    """The checkpoint to resume is whole, of as many workers, and none that is whole is passed over."""
+    """The checkpoint to resume is complete and has as many workers, and no complete one is passed over."""
     trainer = run.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path or None
     if mode not in RESUME_MODES:
@@ -56,13 +56,13 @@ class Role:
     """A model whose state a checkpoint holds."""
 
     name: str
-    """The folder of its state within a checkpoint."""
+    """The folder of the model's state within a checkpoint."""
     key: str
-    """The name of its block of ``save_contents`` and ``load_contents``."""
+    """The key of the block with ``save_contents`` and ``load_contents``."""
     contents: tuple[str, ...]
-    """What the run loads of it."""
+    """The parts of the state that the run loads."""
     engine: DictConfig | None
-    """Megatron's block; None for other engines."""
+    """The block of Megatron's settings; None for other engines."""
     strategy: str
     num_workers: int
     has_adapter: bool
@@ -70,7 +70,7 @@ class Role:
 
 
 def _roles(config: DictConfig) -> Iterator[Role]:
-    """Yield the actor, and the critic where one is trained."""
+    """Yield the actor, and the critic if one is trained."""
     trainer, actor = config.trainer, config.actor_rollout_ref
     blocks = {"actor": ("actor_rollout_ref.actor", actor.actor, actor.model)}
     if has_critic(config):
@@ -89,7 +89,7 @@ def _roles(config: DictConfig) -> Iterator[Role]:
 
 
 def _wrong_with_latest(folder: Path, roles: list[Role]) -> str | None:
-    """Return what is wrong with the checkpoint that verl finds in a folder by itself, or with its finding none."""
+    """Return what is wrong with the checkpoint that verl finds in a folder by itself, or why it finds none."""
     tracker, name = Path(get_checkpoint_tracker_filename(str(folder))), "trainer.resume_mode=auto"
     again = "and training would begin again from step 0"
     if not tracker.exists():
@@ -107,7 +107,7 @@ def _wrong_with_latest(folder: Path, roles: list[Role]) -> str | None:
 
 
 def _way_out(folder: Path, roles: list[Role], broken: Path | None = None) -> str:
-    """Return which keys resume from the newest checkpoint of a folder that is whole, and which begin again."""
+    """Return the keys that resume from the newest complete checkpoint of a folder, and those that begin again."""
     whole = newest_whole(folder, roles, broken)
     anew = "trainer.resume_mode=disable to begin again"
     if whole is None:
@@ -116,11 +116,11 @@ def _way_out(folder: Path, roles: list[Role], broken: Path | None = None) -> str
 
 
 def newest_whole(folder: Path, roles: list[Role], broken: Path | None = None) -> Path | None:
-    """Return the checkpoint of a folder that has the most steps, of those that are whole.
+    """Return the complete checkpoint with the most steps in a folder, or None.
 
     Args:
         folder: The folder of a run's checkpoints.
-        roles: What is trained.
+        roles: The models that are trained.
         broken: A checkpoint to leave out.
     """
     found = ((path, STEP_FOLDER.fullmatch(path.name)) for path in folder.glob("global_step_*"))
@@ -130,7 +130,7 @@ def newest_whole(folder: Path, roles: list[Role], broken: Path | None = None) ->
 
 
 def wrong_with_checkpoint(folder: Path, roles: list[Role]) -> str | None:
-    """Return the first thing that is wrong with a checkpoint, which names the file, or None."""
+    """Return the first fault of a checkpoint, with the name of the file, or None."""
     for role in roles:
         own = folder / role.name
         if not own.is_dir() or not any(own.iterdir()):
@@ -198,7 +198,7 @@ def _wrong_with_megatron(folder: Path, role: Role) -> str | None:
 
 
 def _wrong_with_saved_model(folder: Path) -> str | None:
-    """Return what is wrong with a model that was saved as transformers saves one."""
+    """Return what is wrong with a model that was saved in transformers' layout."""
     try:
         weights = find_weights(folder)
         model_shapes(weights)
@@ -210,7 +210,7 @@ def _wrong_with_saved_model(folder: Path) -> str | None:
 def _wrong_with_distributed(folder: Path) -> str | None:
     """Return what is wrong with a distributed checkpoint, whose metadata is a pickle and names its other files.
 
-    The pickle is not loaded, as it could run code: a whole one ends with a full stop.
+    The pickle is not loaded, since it could run code; a complete pickle ends with a full stop.
     """
     metadata = folder / ".metadata"
     if not metadata.is_file():
@@ -225,7 +225,7 @@ def _wrong_with_distributed(folder: Path) -> str | None:
 
 
 def _wrong_with_rest(folder: Path) -> str | None:
-    """Return what is wrong with the state of data loader, queue and constraint; a run goes on without those."""
+    """Return what is wrong with the files of data loader, queue and constraint, which a checkpoint may lack."""
     if (data := folder / "data.pt").exists() and (wrong := wrong_with_torch_file(data)):
         return wrong
     queue = folder / "transfer_queue"

@@ -1,4 +1,4 @@
-"""Models, data and machine of a run, read as verl reads them when a rule asks for them."""
+"""A run's models, data and machine, which are read in verl's way, and only when a rule needs them."""
 
 import contextlib
 import copy
@@ -23,20 +23,20 @@ from recipe.preflight.rules import is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
-"""Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
+"""The folder to which ``RLHFDataset`` copies ``hdfs://`` files if ``data.cache_dir`` is not set."""
 
 SET_A_MODEL = "set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct"
 """The end of an error about a model that is not there."""
 
 
 def wrong_with_extra_info(row: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a row's ``extra_info``, which verl reads as an object, if anything is."""
+    """Return what is wrong with a row's ``extra_info``, which verl reads as an object, or None."""
     info = row.get("extra_info")
     return None if isinstance(info, dict | None) else f"extra_info is {type(info).__name__}; give an object, or nothing"
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, or the one that it came from, in one line with its kind where that helps."""
+    """Return the message of an error, or of its cause, in one line, with the error's type if that helps."""
     error = error.__cause__ or error
     said = str(error).strip().partition("\n")[0]
     return (
@@ -50,12 +50,12 @@ def read_tokenizer(path: str, named: str, *, trust_remote_code: bool = False) ->
     """Read the tokenizer of a model.
 
     Args:
-        path: Folder, hub id, or a URL that verl copies.
-        named: The key or option with its value, for the error.
+        path: A folder, a hub id, or a URL that verl copies.
+        named: The key or option with its value, for the error message.
         trust_remote_code: Whether code in the model's folder may run.
 
     Raises:
-        ValueError: If there is no tokenizer, or its library cannot read it; one line that begins with ``named``.
+        ValueError: If there is no tokenizer, or its library cannot read it; the message begins with ``named``.
     """
     from transformers import AutoTokenizer
 
@@ -67,13 +67,13 @@ def read_tokenizer(path: str, named: str, *, trust_remote_code: bool = False) ->
 
 
 class Files:
-    """What stands outside of a config.
+    """The models, data and machine that a config refers to.
 
-    Attributes raise ValueError, one line that names the key, where something cannot be read.
+    An attribute that cannot be read raises ValueError, one line that names the key.
     """
 
     def __init__(self, config: DictConfig) -> None:
-        """Import what the policy's model needs."""
+        """Import the modules that the policy's model needs."""
         self._config = config
         self._data: dict[str, dict[str, datasets.Dataset]] = {}
         self._datasets: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class Files:
 
     @cached_property
     def num_devices(self) -> int | None:
-        """GPUs of this machine, or cores for a run on CPUs; None where the run has others, or joins a cluster."""
+        """The number of GPUs here, or cores for a run on CPUs; None if the run is for another machine or a cluster."""
         if is_elsewhere(self._config):
             return None
         ray_init = self._config.ray_kwargs.ray_init
@@ -95,13 +95,13 @@ class Files:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The policy's."""
+        """The policy's tokenizer."""
         model = self._config.actor_rollout_ref.model
         name = "path" if model.tokenizer_path is None else "tokenizer_path"
         return self.load_tokenizer(model[name], f"actor_rollout_ref.model.{name}")
 
     def load_tokenizer(self, path: str, key: str) -> Any:
-        """Read one as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
+        """Read a tokenizer as verl's model block does (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
         model = self._config.actor_rollout_ref.model
         tokenizer = read_tokenizer(path, f"{key}={path}", trust_remote_code=model.trust_remote_code)
         if model.custom_chat_template is not None:
@@ -110,7 +110,7 @@ class Files:
 
     @cached_property
     def num_rows(self) -> dict[str, int]:
-        """Rows of ``train_files`` and ``val_files``, those that are too long included."""
+        """The numbers of rows of ``train_files`` and ``val_files``, too long rows included."""
         keys = ("train_files", "val_files")
         if OmegaConf.select(self._config, "data.custom_cls.path"):  # a class of the user's alone knows its files
             return {key: len(self.dataset(key)) for key in keys}
@@ -118,12 +118,12 @@ class Files:
 
     @cached_property
     def num_prompts(self) -> int:
-        """Rows to train on."""
+        """The number of rows to train on."""
         num_rows, most = self.num_rows["train_files"], self._config.data.train_max_samples
         return min(num_rows, most) if most > 0 else num_rows
 
     def data(self, key: str) -> dict[str, datasets.Dataset]:
-        """Return what verl reads of ``train_files`` or ``val_files``, by file; nothing where the user's class does."""
+        """Return the rows of ``train_files`` or ``val_files``, by file; empty if a class of the user reads them."""
         if OmegaConf.select(self._config, "data.custom_cls.path"):
             return {}
         if key not in self._data:
@@ -134,13 +134,13 @@ class Files:
 
     @cached_property
     def media(self) -> list[str]:
-        """Columns of ``train_files`` that are no text."""
+        """The columns of ``train_files`` that hold pictures or other media."""
         names = {self._config.data.get(name) for name in ("image_key", "video_key", "audio_key")}
         parts = self.data("train_files").values()
         return sorted(names.intersection(name for part in parts for name in part.column_names))
 
     def dataset(self, key: str) -> Any:
-        """Return what the run draws rows from, by verl's class or the user's; of verl's no row is filtered away."""
+        """Return the data set that the run draws rows from, by verl's class (without its filter) or the user's."""
         if key not in self._datasets:
             data = copy.deepcopy(self._config.data)
             data.tool_config_path = None  # its tools would be made, of which some start Ray
@@ -155,9 +155,9 @@ class Files:
         return self._datasets[key]
 
     def _read(self, key: str, file: str) -> datasets.Dataset:
-        """Read a file as verl does (``RLHFDataset`` in ``verl/utils/dataset/rl_dataset.py``), which finds it cached.
+        """Read a file as verl does (``RLHFDataset`` in ``verl/utils/dataset/rl_dataset.py``), into the same cache.
 
-        Its path may be an URL that fsspec knows, or a pattern.
+        The path may be a URL that fsspec knows, or a pattern.
         """
         if not file.endswith(FORMATS):
             raise ValueError(

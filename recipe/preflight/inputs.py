@@ -1,4 +1,4 @@
-"""Rules on models and data, as far as their files and columns tell."""
+"""Rules on the files and columns of models and data."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ NEEDED = {
 
 @rule("files")
 def needed_keys_are_set(run: Run) -> str | None:
-    """No model or data file is verl's default, unless something is there."""
+    """No model or data file is verl's default, unless a file exists at that path."""
     unset = {
         key: (default, example)
         for key, (default, example) in NEEDED.items()
@@ -169,7 +169,7 @@ def epochs_have_the_steps(run: Run) -> str | None:
 
 @rule("files")
 def actor_is_trained(run: Run) -> str | None:
-    """The actor is trained: ``critic_warmup`` ends before the run and has a critic, ``val_only`` does validate."""
+    """The actor is trained: ``critic_warmup`` ends before the run and has a critic; ``val_only`` does validate."""
     trainer, warmup = run.config.trainer, run.config.trainer.critic_warmup
     if trainer.val_only and not trainer.val_before_train:
         return "trainer.val_only=true does nothing with trainer.val_before_train=false: set both to true, or neither"

@@ -1,4 +1,4 @@
-"""Rules on the folders of models: they are there, and their weights are whole and those of the model's class."""
+"""Rules on the folders of models: they exist, and their weights are complete and fit the model's class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from recipe.preflight.weights import ADAPTER_FILES, find_weights, model_shapes, 
 
 ADAPTER_KEY = "actor_rollout_ref.model.lora_adapter_path"
 WEIGHT_ENDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
-"""What files of weights end in, for the words of a refusal."""
+"""The suffixes of weight files, for the text of a refusal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +20,15 @@ class Model:
     """A model that a run loads."""
 
     key: str
-    """The key of its path."""
+    """The key of the model's path."""
     path: str | None
     is_trained: bool
     """Whether transformers loads it for a trainer, not an engine that serves it."""
     config: Any = None
-    """Its config as verl changes it; None where that is not known."""
+    """The model's config as verl changes it; None if it is not known."""
 
     def folder(self) -> Path | None:
-        """Return the folder with its files; None for a name of the hub, or where an adapter stands in its place."""
+        """The folder with the model's files; None for a hub id, or if the folder holds an adapter."""
         folder = Path(copy_to_local(self.path))
         return folder if folder.is_dir() and not (folder / "adapter_config.json").is_file() else None
 
@@ -53,7 +53,7 @@ def models_of(run: Run) -> Iterator[Model]:
 
 @rule("files")
 def adapter_is_whole(run: Run) -> str | None:
-    """The adapter that a run goes on with has its file of weights, which is whole."""
+    """The adapter that a run continues to train has its file of weights, and the file is complete."""
     path = run.config.actor_rollout_ref.model.lora_adapter_path
     if path is None or not (folder := Path(copy_to_local(path))).is_dir():
         return None
@@ -67,7 +67,7 @@ def adapter_is_whole(run: Run) -> str | None:
 
 @rule("sizes")
 def weights_are_the_models(run: Run) -> str | None:
-    """The files of each model's weights are whole, and its class finds its tensors in them; headers alone are read."""
+    """The files of each model's weights are complete and hold its class's tensors; only headers are read."""
     for model in models_of(run):
         if (folder := model.folder()) is None:
             continue

@@ -1,9 +1,9 @@
-"""Rules on names and settings that verl looks up in or after the first step, or never: its own registries are asked.
+"""Rules on names and settings that verl checks late or never; the rules ask verl's own registries.
 
-What its workers refuse by themselves before they load a model has no rule.
+There is no rule for settings that verl's workers refuse by themselves before they load a model.
 
-Names that a module of the user's registers (``actor_rollout_ref.model.external_lib``, ``VERL_USE_EXTERNAL_MODULES``)
-are known by then, as :class:`~recipe.preflight.files.Files` and verl have imported it.
+Names that a module of the user registers (``actor_rollout_ref.model.external_lib``, ``VERL_USE_EXTERNAL_MODULES``) are
+known by then, because :class:`~recipe.preflight.files.Files` and verl have imported the module.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
 from recipe.preflight.spelling import nearest, unknown
 
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
-"""What ``core_algos.kl_penalty_forward`` takes, for the words of a refusal: verl has no list of them."""
+"""The kinds that ``core_algos.kl_penalty_forward`` takes, for the text of a refusal: verl has no such list."""
 TRACKERS = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
-"""Loggers that are packages of the same name."""
+"""The loggers that need a package of the same name."""
 ROLLOUT = "actor_rollout_ref.rollout"
 FROM_ZERO = (
     "seed",
@@ -48,14 +48,14 @@ FROM_ZERO = (
     "num_to_backward_prefetch",
     "num_to_forward_prefetch",
 )
-"""Whole numbers of verl's that may be 0 as well."""
+"""The names of verl's counts that may also be 0."""
 FRACTIONS = ("top_p", "horizon", "alpha", "lora_alpha")
-"""Numbers that are whole by default only."""
+"""The names of verl's numbers that may be fractions although their default is whole."""
 BLOCKS_OF_VERL = (ROLLOUT, "actor_rollout_ref.actor", "algorithm")
 
 
 def _engines() -> Collection[str]:
-    """Return the training engines of verl, installed or not: a dry run may plan for another machine."""
+    """Return the training engines of verl, installed or not, since a dry run may plan for another machine."""
     installed = engine.EngineRegistry._engines["language_model"]
     return {*installed, *(module.name for module in pkgutil.iter_modules(engine.__path__) if module.ispkg)}
 
@@ -125,7 +125,7 @@ def counts_are_counts(run: Run) -> str | None:
 
 
 def _is_unused(config: DictConfig, key: str) -> bool:
-    """Tell whether a key is of a part of verl's that the run does not have."""
+    """Return whether a key belongs to a part of verl that the run does not use."""
     parts = {"critic.": has_critic(config), "reward.reward_model.": config.reward.reward_model.enable}
     parts["distillation."] = OmegaConf.select(config, "distillation.enabled")
     parts["global_profiler."] = OmegaConf.select(config, "global_profiler.steps")
@@ -172,7 +172,7 @@ def correction_has_its_log_probs(run: Run) -> str | None:
 
 @rule("files")
 def correction_acts(run: Run) -> str | None:
-    """What verl's correction is set to reaches the loss, and counts tokens wholly on which the policies agree."""
+    """The settings of verl's correction reach the loss, and give weight 1 to tokens on which both policies agree."""
     settings = run.config.algorithm.get("rollout_correction") or {}
     policy_loss = run.config.actor_rollout_ref.actor.policy_loss
     if policy_loss.loss_mode == "bypass_mode":
@@ -194,7 +194,7 @@ def correction_acts(run: Run) -> str | None:
 
 
 def _wrong_with_correction(block: str, settings: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a block ``rollout_correction``, tried on a token that the policies agree on."""
+    """Return what is wrong with a block ``rollout_correction``, tried on a token on which both policies agree."""
     one = torch.ones(1, 1)
     tried = DataProto.from_single_dict({"old_log_probs": -one, "rollout_log_probs": -one, "response_mask": one})
     try:
@@ -241,7 +241,7 @@ def advantages_can_be_computed(run: Run) -> str | None:
 
 
 def _defaults(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of verl's config with their defaults; those of its rollout are keys of the refiner's too."""
+    """Yield the keys of verl's config with their defaults; the rollout's keys are yielded for the refiner as well."""
     engine_name = "megatron_" if config.actor_rollout_ref.actor.strategy == "megatron" else ""
     file = files("verl.trainer.config") / f"_generated_ppo_{engine_name}trainer.yaml"
     for key, default in _leaves(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)):
@@ -259,7 +259,7 @@ def _leaves(block: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]
 
 
 def _wrong_with_block(key: str, block: DictConfig, error: BaseException) -> str:
-    """Return the line on a block that verl's class of it does not take."""
+    """Return the line about a block that verl's own class refuses."""
     if found := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error)):
         known = getattr(importlib.import_module("verl.workers.config"), found[1], None) or AlgoConfig
         names = [field.name for field in dataclasses.fields(known) if field.name != found[2]]

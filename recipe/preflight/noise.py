@@ -1,4 +1,4 @@
-"""What packages say while they are imported, of parts that a run does not use."""
+"""Messages of packages during import, about parts that a run does not use."""
 
 import logging
 import warnings
@@ -16,11 +16,11 @@ OF_MEGATRON = dict.fromkeys(
     ),
     logging.WARNING,
 )
-"""verl imports Megatron wherever it is installed. Its FSDP says on import what it has found."""
+"""The loggers of Megatron's FSDP, which report on import; verl imports Megatron wherever it is installed."""
 
 
 def quieten(config: DictConfig) -> None:
-    """Silence those lines in this process, before verl is imported; a run on Megatron hears all of Megatron's.
+    """Silence those lines in this process, before verl is imported; a run on Megatron keeps all of Megatron's.
 
     verl warns of each engine that is not installed, and of a critic that no critic-free estimator has. Megatron warns
     in six modules that Apex and Transformer Engine are missing.

@@ -1,8 +1,9 @@
-"""What a rule is: something that a run has to keep before Ray starts.
+"""The definition of a rule: a condition that a run has to meet before Ray starts.
 
 A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
-The line ends with the rule's id, its name with hyphens, which tests and the docs use. The first broken rule is shown.
-Rules on the config alone are in ``recipe/online_refiner/config/checks.py``, others here; each has a case in a test.
+The line ends with the rule's id, which is the function's name with hyphens and is used by tests and docs. The first
+broken rule is shown. Rules on the config alone are in ``recipe/online_refiner/config/checks.py``, all others in this
+package; each has a case in a test.
 """
 
 from collections.abc import Callable
@@ -15,32 +16,31 @@ if TYPE_CHECKING:  # it imports torch and verl
     from recipe.preflight.files import Files
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-"""verl's key of the class that starts agent loop workers."""
+"""The key of verl for the class that starts agent loop workers."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A run before it starts; whoever checks its files or sizes has set them."""
+    """A run before it starts; ``files`` and ``plan`` are set before rules that need them are checked."""
 
     config: DictConfig
     """The whole config, composed."""
     blocks: Any
-    """This extension's part of it (``RefinementConfig``; what has rules of its own imports this module)."""
+    """This extension's part of the config (``RefinementConfig``, not named here to avoid a circular import)."""
     files: "Files" = field(init=False)
-    """Models, data and machine."""
+    """The run's models, data and machine."""
     plan: Any = field(init=False)
-    """Sizes of the refiner (``Plan``)."""
+    """The sizes of the refiner (``Plan``)."""
 
 
 Kind = Literal["paths", "config", "machine", "files", "sizes"]
-"""What a rule needs: the config's own text, its blocks, the machine, files of models and data, or the refiner's
-sizes."""
+"""The input of a rule: the config's own text, its blocks, the machine, files of models and data, or refiner sizes."""
 Rule = Callable[[Run], str | None]
 RULES: dict[Kind, list[Rule]] = {"paths": [], "config": [], "machine": [], "files": [], "sizes": []}
 
 
 def rule(needs: Kind) -> Callable[[Rule], Rule]:
-    """Put a function among the rules."""
+    """Register a function as a rule."""
 
     def added(one: Rule) -> Rule:
         RULES[needs].append(one)
@@ -53,7 +53,7 @@ def check(run: Run, needs: Kind) -> None:
     """Check a run by the rules of one kind.
 
     Raises:
-        ValueError: The first broken rule's line.
+        ValueError: If a rule is broken, with the first broken rule's line.
     """
     for one in RULES[needs]:
         try:
@@ -70,11 +70,11 @@ def rule_id(one: Rule) -> str:
 
 
 def has_critic(config: DictConfig) -> bool:
-    """Tell whether a critic is trained, as ``need_critic`` of ``verl/trainer/ppo/utils.py`` does, without verl."""
+    """Return whether a critic is trained, as ``need_critic`` of ``verl/trainer/ppo/utils.py`` does, without verl."""
     is_enabled = config.critic.enable
     return bool(config.algorithm.adv_estimator == "gae" if is_enabled is None else is_enabled)
 
 
 def is_elsewhere(config: DictConfig) -> bool:
-    """Tell whether a dry run plans for another machine: it says how much memory the GPUs there have."""
+    """Return whether a dry run plans for another machine, which is so if it sets the memory of the GPUs there."""
     return bool(OmegaConf.select(config, "dry_run") and config.sizing.gpu_memory_gib)

@@ -1,4 +1,4 @@
-"""What a misspelt name or key was meant to be."""
+"""Suggestions for misspelt names and keys."""
 
 import difflib
 import re
@@ -11,12 +11,12 @@ from refiner_worker.keys import nearest
 
 
 def unknown(key: str, name: Any, known: Collection[str]) -> str:
-    """Return the line on a key whose value nothing knows."""
+    """Return the line about a key whose value is unknown, with the known values and the nearest one."""
     return f"{key}={name} is not known; set one of: {', '.join(sorted(known))}{nearest(name, known)}"
 
 
 def nearest_key(key: str, config: Mapping[str, Any]) -> str:
-    """Return the same for a key of a config: of another block, of its own block, or else one that ends in the same way.
+    """Return a suggestion for an unknown key: the key in another block, a similar one, or one with the same end.
 
     Examples: ``refiner.imitate_solved`` is ``constraint.imitate_solved``, ``refiner.placment`` is
     ``refiner.placement``, ``rollout.n`` is ``actor_rollout_ref.rollout.n``.
@@ -47,10 +47,10 @@ def _paths(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
 
 
 def in_one_line(error: HydraException, known: Callable[[], Mapping[str, Any]]) -> str:
-    """Return what Hydra says of overrides that it cannot take, in one line with the nearest name.
+    """Return Hydra's message about overrides that it refuses, in one line with the nearest name.
 
     Args:
-        error: What Hydra raised while it composed the config.
+        error: The error that Hydra raised while it composed the config.
         known: The config without those overrides.
     """
     said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

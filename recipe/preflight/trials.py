@@ -1,6 +1,6 @@
-"""Rules that try what a run does first: reading prompts, rewarding an answer, finding the files of its agent loops.
+"""Rules that try a run's first actions: reading prompts, rewarding an answer, finding the files of agent loops.
 
-They need verl, so that who checks a run imports them after its config is right.
+They need verl, so this module is imported only after the config has passed the other rules.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ except ImportError:  # verl before 0.9.1, and its main branch of August 2026
     from verl.experimental.agent_loop.utils import resolve_config_path
 
 NUM_FIRST = 4
-"""Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""
+"""The number of first rows per file that are read, in addition to the first row with each sequence of roles."""
 NUM_LONGEST = 32
-"""Rows of each file of which the tokens are counted, those with the most text."""
+"""The number of rows per file whose tokens are counted: the rows with the most text."""
 NUM_SCANNED = 10_000
-"""Rows of each file of which those sequences are looked at."""
+"""The number of rows per file in which sequences of roles are searched."""
 MADE_UP = "```python\nprint(0)\n```\n<answer>0</answer>\n#### 0\n\\boxed{0}"
-"""An answer of whatever kind."""
+"""A made-up answer that every kind of reward function can read."""
 OURS = ("pkg://reward.", "pkg://recipe.")
 MANAGERS = ("naive", "dapo", "gdpo", "rate_limited")
 """verl's reward managers that reward an answer in their own process."""
 GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
-"""What they give a reward function."""
+"""The arguments that those managers pass to a reward function."""
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 _AS_PREPARED = "as online-refiner prepare writes them"
 
@@ -88,7 +88,7 @@ def prompts_are_chats(run: Run) -> str | None:
 
 @rule("sizes")
 def prompts_are_in_the_vocabulary(run: Run) -> str | None:
-    """The policy's embedding has each token of the first prompts, and the EOS token."""
+    """The policy's embedding has every token of the first prompts, and the EOS token."""
     shape, tokenizer = run.plan.policy_shape, run.files.tokenizer
     if shape is None:
         return None
@@ -128,7 +128,7 @@ def prompts_are_short_enough(run: Run) -> str | None:
 
 @rule("files")
 def prompts_are_not_cut(run: Run) -> str | None:
-    """Without a filter, the longest prompts are short enough: verl cuts off the beginning of others without a word."""
+    """Without a filter, the longest prompts are short enough: verl silently cuts off the beginning of longer ones."""
     data = run.config.data
     if data.filter_overlong_prompts or data.truncation == "left":
         return None
@@ -149,7 +149,7 @@ def prompts_are_not_cut(run: Run) -> str | None:
 
 @rule("files")
 def rows_can_be_rewarded(run: Run) -> str | None:
-    """The reward function exists and its columns are there. A dry run calls verl's and ours."""
+    """The reward function and its columns exist. A dry run calls verl's reward functions and ours."""
     reward, dry_run = run.config.reward, OmegaConf.select(run.config, "dry_run")
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
     if reward.reward_model.enable and path is None:
@@ -198,7 +198,7 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 
 @rule("files")
 def agent_loops_have_their_files(run: Run) -> str | None:
-    """Agent loops, tools and the parser of tool calls are there."""
+    """The agent loops, the tools and the parser of tool calls exist."""
     rollout = run.config.actor_rollout_ref.rollout
     tools, functions, loops = AGENT_FILES
     paths = {key: path for key in AGENT_FILES if (path := OmegaConf.select(rollout, key))}
@@ -231,7 +231,7 @@ def agent_loops_have_their_files(run: Run) -> str | None:
 
 
 def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
-    """Return the agent loops that rows name themselves (column ``agent_name``), each with the file."""
+    """Return the agent loops that rows name in the column ``agent_name``, each with the file."""
     return [
         (f"data.{key}: agent_name of a row in {Path(file).name}", str(name))
         for key in run.files.num_rows
@@ -242,7 +242,7 @@ def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def _no_reward_function(source: str, place: str) -> str:
-    """Return the line on a data source that verl's ``default_compute_score`` does not know."""
+    """Return the line about a data source that verl's ``default_compute_score`` does not know."""
     key = "reward.custom_reward_function.path"
     return (
         f"{key}=null, and verl has no reward function for the data source {source} of {place}; set it to a file with a "
@@ -255,7 +255,7 @@ def _lacks(key: str, file: str, part: datasets.Dataset, column: str) -> str:
 
 
 def _first_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
-    """Return the first rows of a file, and the first of each data source, sequence of roles and types of content."""
+    """Return a file's first rows, and its first row for each data source, sequence of roles and content type."""
     num_rows = min(part.num_rows, NUM_SCANNED)
     rows = part.select(range(num_rows))
     sources = rows["data_source"] if "data_source" in part.column_names else [None] * num_rows
@@ -282,12 +282,15 @@ def _longest_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
 
 
 def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the first rows as the run will get them, each with where it stands; none where there are images."""
+    """Yield the first rows as the run will get them, each with its place; none if the files hold images."""
     yield from _rows(run, key, lambda part: _first_of(part, run.config.data.prompt_key))
 
 
 def _rows(run: Run, key: str, choose: Callable[[datasets.Dataset], list[int]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows that are chosen of each file; of a class of the user's, which alone knows its files, the first."""
+    """Yield the rows that ``choose`` returns for each file, each with its place.
+
+    If a class of the user reads the files, its first rows are yielded, since only that class knows its files.
+    """
     if run.files.media:
         return
     dataset, parts, start = run.files.dataset(key), run.files.data(key), 0
@@ -304,7 +307,7 @@ def _rows(run: Run, key: str, choose: Callable[[datasets.Dataset], list[int]]) -
 
 
 def shown_prompt(run: Run) -> str:
-    """Return what the refiner reads of the first row and a response, and where its answer is taken from."""
+    """Return the refiner's prompt for the first row and a made-up response, and the place of its answer."""
     where, row = next(_first_rows(run, "train_files"), ("", {}))
     if not row:
         return ""
@@ -349,7 +352,7 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
 
 
 def _refused(where: str, error: Exception) -> str:
-    """Return the line on a row that the policy's chat template cannot write."""
+    """Return the line about a row that the policy's chat template refuses."""
     return (
         f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or set "
         "actor_rollout_ref.model.custom_chat_template"
@@ -367,7 +370,7 @@ def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]
 
 
 def _shows_the_question(run: Run, key: str, row: dict[str, Any]) -> bool:
-    """Tell whether another last message makes another prompt, however the template writes it."""
+    """Return whether a different last message gives a different prompt, so that the template shows the question."""
     messages = list(row["raw_prompt"])
     if not isinstance(messages[-1]["content"], str):  # parts of which some are images
         return True
@@ -391,7 +394,7 @@ def _wrong_with_call(reward: DictConfig) -> str | None:
 
 
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:
-    """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
+    """Let verl's reward manager reward a made-up answer, as a reward worker does; raise if the reward is no number."""
     ids = torch.tensor([tokenizer.encode(MADE_UP, add_special_tokens=False)])
     tensors = {
         "prompts": ids[:, :1],

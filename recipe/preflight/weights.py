@@ -1,4 +1,4 @@
-"""Whether files of weights are whole, and whether a model's class finds its tensors in them. Only headers are read."""
+"""Checks that files of weights are complete and hold the tensors of a model's class. Only headers are read."""
 
 import contextlib
 import json
@@ -16,17 +16,17 @@ from verl.utils.model import get_hf_auto_model_class
 from recipe.preflight.files import one_line
 
 Shapes = dict[str, tuple[int, ...]]
-"""Shapes of tensors, by name."""
+"""The shapes of tensors, by name."""
 LFS_POINTER = b"version https://git-lfs"
-"""The first bytes of the text that stands for a file of Git LFS which was not fetched."""
+"""The first bytes of the text that Git LFS leaves in place of a file that was not fetched."""
 ZIP_END = b"PK\x05\x06"
-"""What the last record of a ZIP archive begins with; ``torch.save`` writes it last, without a comment behind it."""
+"""The first bytes of a ZIP archive's last record, which ``torch.save`` writes without a comment behind it."""
 ZIP_END_SIZE = 22
-"""Bytes of that record."""
+"""The number of bytes of that record."""
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-"""Where PEFT looks for an adapter's tensors, in its order."""
+"""The files in which PEFT looks for an adapter's tensors, in this order."""
 MAX_TENSORS = 4000
-"""A model with more tensors (one for each expert) is not compared by name: that would take transformers seconds."""
+"""The largest number of tensors that are compared by name; more (one per expert) would take transformers seconds."""
 
 
 def wrong_with_torch_file(path: Path) -> str | None:
@@ -138,7 +138,7 @@ def _safetensors_shapes(path: Path) -> Shapes:
 
 
 def model_class(config: Any, *, is_critic: bool) -> Any:
-    """Return the class of transformers that verl loads a model with; None where it has none, or the model its own code.
+    """Return the class of transformers with which verl loads a model; None if there is none, or the code is remote.
 
     Raises:
         ValueError: If a model with this config cannot be made.
@@ -156,14 +156,14 @@ def model_class(config: Any, *, is_critic: bool) -> Any:
 
 
 def wrong_with_shapes(config: Any, shapes: Shapes, *, is_critic: bool = False) -> str | None:
-    """Return what a model's class would not find in a file, by the loader of transformers on tensors without memory.
+    """Return which tensors a model's class would not find, by transformers' own loader on tensors without memory.
 
     That loader knows tied weights, names of older versions and tensors that it stacks. Tensors that no parameter takes
-    are left alone, as it leaves them. A critic's head is new where the file is a language model's.
+    are ignored, as the loader ignores them. A critic's head may be missing if the file is a language model's.
 
     Args:
         config: The model's config, as verl changes it.
-        shapes: The tensors that are there.
+        shapes: The tensors in the model's files.
         is_critic: Whether the model is a critic.
 
     Raises:
@@ -197,7 +197,7 @@ def _sizes(shape: Any) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Let transformers say nothing of what it loads: a rule says it in one line."""
+    """Silence transformers while it loads, since a rule reports faults in one line."""
     logging = transformers.utils.logging
     level, shows = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)

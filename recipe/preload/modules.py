@@ -1,4 +1,4 @@
-"""What a job's processes import, in the order in which it can be shared, and what Ray is told before forks of it."""
+"""The modules that a job's processes share, in the order of import, and changes to Ray that forks need."""
 
 import contextlib
 import ctypes
@@ -45,22 +45,23 @@ JOB: tuple[str, ...] = (  # these import Ray, which reads the job's variables th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What workers of one kind of machine import beside that."""
+    """The additional modules that workers of one kind of machine import."""
 
     engine: tuple[str, ...]
-    """With ``ENGINE``."""
+    """Modules that are imported with ``ENGINE``."""
     job: tuple[str, ...]
-    """With ``JOB``."""
+    """Modules that are imported with ``JOB``."""
     prepare: Callable[[], object] = lambda: None
-    """Called before the first import."""
+    """A function that is called before the first import."""
     around_job: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    """What ``job`` is imported in."""
+    """A context manager in which ``job`` is imported."""
 
 
 def load(names: Iterable[str]) -> None:
-    """Import modules; what they warn of, each worker's own imports would have warned of.
+    """Import modules, without the garbage collector.
 
-    Packages leave nothing to collect, and forks share the pages of what is never looked at.
+    Imports leave nothing to collect, and forks share the pages of objects that the collector does not touch. Warnings
+    are dropped here.
     """
     gc.disable()
     with warnings.catch_warnings():
@@ -101,7 +102,7 @@ GPU = Device(
 
 
 def has_begun_cuda() -> bool:
-    """Return whether this process has initialised the CUDA driver, which no fork of it could use."""
+    """Return whether this process has initialised the CUDA driver; its forks could not use the driver then."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-"""What other packages warn of at each start although it is meant to be so."""
+"""Warnings of other packages, at each start, about conditions that are intended."""
 
 import logging
 
@@ -10,7 +10,7 @@ EXPECTED = {
     # Ray makes the token for its own cluster and uses it.
     "ray._private.authentication.authentication_token_setup": "Token authentication is enabled for this Ray cluster",
 }
-"""Beginnings of the lines, by the logger that writes them."""
+"""The beginnings of the lines, by the logger that writes them."""
 
 
 def drop_expected() -> None:

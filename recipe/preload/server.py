@@ -1,4 +1,4 @@
-"""The process that has imported everything, and forks for each worker."""
+"""The fork server: a process that has imported all packages, and forks for each worker."""
 
 import contextlib
 import ctypes
@@ -27,10 +27,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def start(device: modules.Device) -> Worker | None:
-    """Fork the fork server of a kind of machine; OSError if there is no socket, or no process.
+    """Fork the fork server for a kind of machine; OSError if the system has no socket or process left.
 
-    Return None in the calling process, which becomes the driver; in each fork of the server, what it is to run. The
-    server itself never returns.
+    Returns None in the calling process, which becomes the driver, and in each fork of the server the worker that the
+    fork has to run. The server itself never returns.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     name = f"verl-forks-{uuid.uuid4().hex}"
@@ -52,7 +52,7 @@ def start(device: modules.Device) -> Worker | None:
 
 
 def _watch(pid: int) -> None:
-    """Say so when the fork server ends before the driver does."""
+    """Print a line if the fork server ends before the driver does."""
     with contextlib.suppress(ChildProcessError):  # something else of this process waits for all children
         os.waitpid(pid, 0)
     print(
@@ -72,13 +72,13 @@ class Running:
     pidfd: int
 
     def close(self) -> None:
-        """Close both."""
+        """Close the worker's descriptor and the connection."""
         self.connection.close()
         os.close(self.pidfd)
 
 
 class ForkServer:
-    """Forks a worker for each stand-in that connects, and tells it the exit status."""
+    """A server that forks a worker for each stand-in that connects, and sends the stand-in the exit status."""
 
     def __init__(self, listener: socket.socket, device: modules.Device) -> None:
         self._listener, self._device = listener, device
@@ -106,7 +106,7 @@ class ForkServer:
                     return worker
 
     def _answer(self, connection: socket.socket) -> Worker | None:
-        """Start what a stand-in asks for; returns it in the fork, and None here."""
+        """Fork the worker that a stand-in asks for; return it in the fork, and None in the server."""
         worker = None
         try:
             worker = self._receive(connection)
@@ -129,7 +129,7 @@ class ForkServer:
         return None
 
     def _receive(self, connection: socket.socket) -> Worker:
-        """Read a stand-in's message; OSError if it does not come."""
+        """Read a stand-in's message; OSError if none comes."""
         connection.settimeout(TIMEOUT_S)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
         if PEER.unpack(peer)[1] != os.geteuid():
@@ -138,7 +138,7 @@ class ForkServer:
         return Worker(**json.loads(message), received=received)
 
     def _check(self, worker: Worker) -> None:
-        """Import the rest for the first worker; ValueError says why this one cannot be a fork of this process."""
+        """Import the rest before the first worker; ValueError says why a worker cannot be a fork of this process."""
         job = [worker.environment.get(name) for name in JOB_VARIABLES]
         if self._job is None:
             self._job = job
@@ -156,7 +156,7 @@ class ForkServer:
             raise ValueError("an import has begun CUDA, which no fork could use")
 
     def _finish(self, running: Running) -> None:
-        """Tell the stand-in the exit status."""
+        """Send the exit status to the stand-in."""
         _, status = os.waitpid(running.pid, 0)
         with contextlib.suppress(OSError):  # the stand-in was killed, and the worker with it
             running.connection.send(str(os.waitstatus_to_exitcode(status)).encode())
@@ -165,7 +165,7 @@ class ForkServer:
         running.close()
 
     def _close(self) -> None:
-        """In a fork: close what is the server's."""
+        """Close the server's sockets and descriptors; called in a fork."""
         self._selector.close()
         self._listener.close()
         for running in self._running:

@@ -1,4 +1,4 @@
-"""Ctrl-C (SIGINT) and SIGTERM end a program with words of its own, and without a traceback."""
+"""Handlers that end a program at Ctrl-C (SIGINT) or SIGTERM with its own last words and without a traceback."""
 
 import contextlib
 import ctypes
@@ -12,21 +12,21 @@ from typing import Any, NoReturn
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PR_SET_CHILD_SUBREAPER = 36
 NUM_LOOKS = 3
-"""For processes that are left: one that is killed may leave others."""
+"""The number of searches for processes that are left: one that is killed may leave others."""
 LastWords = Callable[[str], str]
-"""From the name of what stopped the program."""
+"""A function that returns a program's last words, given the name of what stopped it."""
 
 
 def not_begun(name: str) -> str:
-    """Return what there is to say before a program is at work."""
+    """Return the last words of a program that has not begun its work."""
     return f"stopped by {name} before the run began: what was saved earlier stays\ngive the same command again"
 
 
 @contextlib.contextmanager
 def ends_at_signals(last_words: LastWords = not_begun) -> Iterator[None]:
-    """Before Ray starts: end at once, as there is nothing to clean up yet.
+    """End at once at a signal; for the time before Ray starts, when there is nothing to clean up.
 
-    No exception is raised, which an import that goes on might take for a failure of its own.
+    No exception is raised, because a running import might take the exception for a failure of its own.
     """
 
     def end(number: int, _: FrameType | None) -> NoReturn:
@@ -38,7 +38,7 @@ def ends_at_signals(last_words: LastWords = not_begun) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ends_ray_at_signals(last_words: LastWords) -> Iterator[None]:
-    """While Ray runs: let it end its processes first.
+    """End at a signal, after Ray has ended its processes; for the time while Ray runs.
 
     Only KeyboardInterrupt and SystemExit leave ``ray.get``. ``ray.init`` sets a handler of SIGTERM that raises
     SystemExit (``ray/_private/worker.py``), so the one that is there before does the same.
@@ -92,7 +92,7 @@ def _handlers(handlers: dict[signal.Signals, Callable[[int, FrameType | None], A
 
 
 def _end(number: int, last_words: LastWords) -> NoReturn:
-    """End as shells expect it, without the interpreter's end, in which bindings report what they have leaked."""
+    """End as shells expect it, without the interpreter's finalization, in which bindings report leaks."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     print(last_words(name), file=sys.stderr)
     sys.stdout.flush()

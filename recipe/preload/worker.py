@@ -1,4 +1,4 @@
-"""A fork on its way to being a process of Ray or multiprocessing."""
+"""A fork that becomes a process of Ray or multiprocessing."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ PROGRAM_FOLDER = sys.path[0]  # of the program that this interpreter was started
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """What a stand-in asks for: ``client.py`` says what the fields are."""
+    """A stand-in's request for a worker; ``client.py`` describes the fields."""
 
     arguments: list[str]
     environment: dict[str, str]

@@ -12,7 +12,7 @@ from recipe.online_refiner.method.pairs import FAILURES, SKIPPED
 from recipe.report.reading import Arm
 
 COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#d4a62b", "#c2476b", "#52a7c4")
-"""Of arms, and of what is stacked."""
+"""The colours of arms, and of a stacked picture's parts."""
 OTHER = {"other": "#9aa3b2"}
 LINES = {
     "Reward": ("of the task, mean over a step's responses", ("reward/mean",)),
@@ -24,7 +24,7 @@ LINES = {
         ("constraint/cross_entropy_accepted", "actor/sft_cross_entropy"),
     ),
 }
-"""Of the pictures that show all arms at once: what they show, and their metrics; the second one is dotted."""
+"""The pictures that show all arms at once: title, caption, and metrics, the second of which is dotted."""
 STAGES = {
     "gen": "policy writes",
     "reward": "reward model",
@@ -42,11 +42,11 @@ STAGES = {
     "save_checkpoint": "checkpoint",
     "testing": "validation",
 }
-"""verl's timers, and ours, of the parts of a step."""
+"""The timers of a step's parts, verl's and ours, each with its name in the picture."""
 SMALL = 0.02
-"""Share of all seconds below which a stage is a part of the others."""
+"""The share of all seconds below which a stage is shown as part of "other"."""
 NOT_BETTER = "refiner/not_better"
-"""No metric of a run: what is left of the attempts."""
+"""The number of attempts that no other metric counts; a run does not write it."""
 KINDS = {
     "accepted": ("refiner/num_accepted", "#2a9d6f"),
     "imitates itself": ("refiner/num_own", "#8fd0b5"),
@@ -54,7 +54,7 @@ KINDS = {
     **{f"failed: {one}": (f"refiner/failed/{one}", "#d0463b") for one in FAILURES},
     **{f"not refined: {one}": (f"refiner/skipped/{one}", "#c9d6f2") for one in SKIPPED},
 }
-"""What became of responses: metric and colour."""
+"""The outcomes of responses: metric and colour."""
 TOKENS = {
     "responses": "tokens/rollout",
     "refiner reads": "tokens/refine_prompt",
@@ -64,7 +64,7 @@ TOKENS = {
 
 
 def pictures(arms: list[Arm]) -> Iterator[dict[str, Any]]:
-    """Yield all pictures that there are numbers for: title, caption, which arm's (None: all), and plotly's figure."""
+    """Yield each picture that has numbers: its title, caption, arm (None: all) and plotly figure."""
     scored = sorted({name for arm in arms for name in arm.table if name.startswith("val-core/")})
     titles = {f"Validation: {name.removeprefix('val-core/')}": ("on held-out data", (name,)) for name in scored[:4]}
     for title, (caption, metrics) in {**LINES, **titles}.items():
@@ -111,7 +111,7 @@ def _add_line(figure: go.Figure, arm: Arm, metric: str, name: str, colour: str, 
 
 
 def _of_steps(index: int, arm: Arm) -> Iterator[dict[str, Any]]:
-    """Yield what is stacked over the steps of one arm: seconds by stage, and responses by verdict."""
+    """Yield the stacked pictures of one arm's steps: seconds by stage, and responses by verdict."""
     stages = {f"timing_s/{stage}": label for stage, label in STAGES.items()}
     columns = ["step", "timing_s/step", *stages, "refiner/num_attempted", *(metric for metric, _ in KINDS.values())]
     steps = arm.table.reindex(columns=columns).groupby("step").mean().dropna(subset="timing_s/step").fillna(0.0)

@@ -1,4 +1,4 @@
-"""What the numbers of an arm say, each with its figure and the key to change."""
+"""Findings on an arm's numbers, each with its figure and the key to change."""
 
 import itertools
 import math
@@ -13,26 +13,26 @@ from recipe.online_refiner.method.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
 
 ENDS = 0.2
-"""Share of the steps that count as the first, and as the last ones."""
+"""The share of a run's steps that counts as its first steps, and as its last steps."""
 FEW, FEW_RUNS = 20, 5
-"""Fewer steps or prompts, or runs of an arm, say little."""
+"""The number of steps or prompts, and of runs per arm, below which a finding is said to be uncertain."""
 MAX_DEAD = 0.5
-"""Share of groups with equal rewards above which a run learns from the minority."""
+"""The largest share of groups with equal rewards; above it, less than half of the groups teach anything."""
 MAX_TRUNCATED = 0.2
-"""Share of refinements, or of responses, that may be cut."""
+"""The largest share of refinements, or of responses, that may be cut by their length limit."""
 MAX_FAILED = 0.05
-"""Share of attempts that may fail by one other reason."""
+"""The largest share of attempts that may fail for any one other reason."""
 MAX_COST = 0.3
-"""Share of a step's seconds that refining may take unnoticed."""
+"""The largest share of a step's seconds that refining may take."""
 MAX_KL = 0.5
-"""Nats per token; a policy further away often repeats itself."""
+"""The largest KL in nats per token; a policy further away often repeats itself."""
 COLUMNS = {
     "reward": ("reward/mean", "+.3f"),
     "validation": ("", "+.3f"),  # Arm.validation
     "KL": ("kl_ref/k3", ".3f"),
     "accepted": ("refiner/improvement_ratio", ".0%"),
 }
-"""Of the table of all arms, those with both ends of a curve: metric and format."""
+"""The columns of the arms' table that show both ends of a curve: metric and format."""
 FACTS = {
     "policy {}": "actor_rollout_ref.model.path",
     "data {}": "data.train_files",
@@ -44,7 +44,7 @@ FACTS = {
     "of at most {} tokens": "data.max_response_length",
     "learning rate {}": "actor_rollout_ref.actor.optim.lr",
 }
-"""What a run was told, in words, and the key that has it."""
+"""The settings of a run as the page describes them, each with its key."""
 FAILED = {
     Verdict.TRUNCATED: (
         "Cut refinements",
@@ -65,7 +65,7 @@ FAILED = {
         "a higher refiner.thought_length",
     ),
 }
-"""Verdicts of attempts that have a key of their own: title, limit, what is said of their share, and the key."""
+"""The verdicts that a key can change: title, largest share, the text that follows the share, and the key."""
 RESCUING = ("sft", "lagrangian")
 """Modes that can learn from groups with equal rewards."""
 CHOSEN = (Verdict.NOT_CHOSEN, Verdict.OVER_BUDGET)
@@ -74,14 +74,14 @@ SKIPPED = {
     "too_long": "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
     "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
 }
-"""Why whole runs go without refinements, and what to do."""
+"""The reasons why no response of a run may have been refined, each with its remedy."""
 LEVELS = ("act", "note", "good")
-"""Of findings: something should change; look at it; fine."""
+"""The levels of a finding: something should change; something should be looked at; all is well."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """One thing that the numbers say."""
+    """One conclusion from the numbers of an arm."""
 
     level: str
     """One of LEVELS."""
@@ -89,9 +89,9 @@ class Finding:
     figure: str
     says: str
     key: str = ""
-    """What to change, if anything."""
+    """The key to change, with a value; empty if nothing should change."""
     asks: str = "To change"
-    """What the key is for."""
+    """The words before the key on the page."""
 
 
 def first_and_last(values: list[float]) -> tuple[float, float] | None:
@@ -101,14 +101,14 @@ def first_and_last(values: list[float]) -> tuple[float, float] | None:
 
 
 def noise(values: list[float]) -> float:
-    """Return the standard error of the difference of both ends of a curve, from how much neighbouring steps differ."""
+    """Return the standard error of last minus first mean, estimated by the differences between neighbouring steps."""
     squares = [(after - before) ** 2 / 2 for before, after in itertools.pairwise(values)]
     size = max(1, round(len(values) * ENDS))
     return math.sqrt(2 * sum(squares) / len(squares) / size) if squares else math.inf
 
 
 def table(arms: list[Arm]) -> pandas.DataFrame:
-    """Return what each arm did as a row of texts, in the columns that any of them has."""
+    """Return a table of texts with one row per arm, and each column that at least one arm has."""
     rows = []
     for arm in arms:
         row = {"runs": f"{len(arm.runs)}"}
@@ -124,7 +124,7 @@ def table(arms: list[Arm]) -> pandas.DataFrame:
 
 
 def facts(arm: Arm) -> str:
-    """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
+    """Return the settings of an arm's runs in one line: models, data, mode and the size of a step."""
     told = []
     for text, key in FACTS.items():
         value = arm.setting(key)
@@ -135,7 +135,7 @@ def facts(arm: Arm) -> str:
 
 
 def last_signs(arm: Arm) -> list[str]:
-    """Return what the runs of an arm that have steps left did last, and since when; some may be dead."""
+    """Return what the unfinished runs of an arm did last, and since when; some of them may be dead."""
     return [
         f"{run.name} is not done. Since {datetime.fromtimestamp(run.stage['since'], UTC):%Y-%m-%d %H:%M} UTC: "
         + (f"step {run.stage['step']}, " if run.stage["step"] else "")
@@ -146,11 +146,11 @@ def last_signs(arm: Arm) -> list[str]:
 
 
 def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
-    """Return all that the numbers of an arm say; nothing of what was not measured.
+    """Return the findings on an arm; numbers that were not measured give none.
 
     Args:
         arm: The arm.
-        control: One without a refiner, if it is on the same page.
+        control: The arm without a refiner, if one is on the same page.
     """
     first = [*_against(arm, control), *_reward(arm), *_contest(arm)]
     others = [*_acceptance(arm), *_dead_groups(arm), *_cut_responses(arm), *_failed(arm), *_cost(arm), *_kl(arm)]
@@ -159,7 +159,7 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
 
 
 def advice(arm: Arm) -> list[str]:
-    """Return what became of the reward, and all that should change or be looked at, each as one line."""
+    """Return one line on how the reward changed, and one for each finding that should be changed or looked at."""
     found = [one for one in findings(arm) if one.level != "good" or one.title == "Reward"]
     return [
         f"{one.title}{'' if one.title.endswith('?') else ':'} {one.figure}{'. ' if one.figure else ''}{one.says}"
@@ -270,7 +270,7 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
 
 
 def _share(title: str, share: float, limit: float, says: str, key: str, level: str = "act") -> Finding:
-    """Return what a share says: fine up to a limit, and above it what to change."""
+    """Return the finding on a share: all is well up to `limit`, and above it `key` should change."""
     says = f"{share:.0%} {says} Up to {limit:.0%} is fine."
     if share <= limit:
         level, key = "good", ""
@@ -330,9 +330,9 @@ def _kl(arm: Arm) -> Iterator[Finding]:
 
 
 def _never(arm: Arm) -> Iterator[str]:
-    """Yield what did not happen in any step, though the run was told what to do with it.
+    """Yield a line on each event that the run's settings deal with and that happened in no step.
 
-    It is a refinement, a response with the highest reward, or a group of equal rewards.
+    Such an event is a refinement, a response with the highest reward, or a group of equal rewards.
     """
     if not arm.total("refiner/num_attempted"):
         skipped = {why: arm.total(f"refiner/skipped/{name}") for name, why in SKIPPED.items()}

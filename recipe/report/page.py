@@ -27,9 +27,9 @@ from recipe.report.reading import Arm, Run
 HERE = Path(__file__).parent
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 SHOWN = ("step", "verdict", "reward", "refined_reward", "data_source", "feedback", "detail")
-"""Of a record, as it is."""
+"""The fields of a record that the page shows unchanged."""
 KEPT, TAKEN, ADDED = 0, -1, 1
-"""What a part of a diff is."""
+"""The kinds of a diff's parts: in both texts, in the response only, in the refinement only."""
 
 
 def write_page(arms: list[Arm]) -> bytes:
@@ -66,7 +66,7 @@ def write_page(arms: list[Arm]) -> bytes:
 
 
 def _rows(runs: list[Run]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return the records in the form that the page's script reads, and the chats that they name by number."""
+    """Return the records as the page's script reads them, and the chats, which the records refer to by index."""
     rows: list[dict[str, Any]] = []
     chats: dict[str, int] = {}
     for number, run in enumerate(runs):
@@ -80,7 +80,7 @@ def _rows(runs: list[Run]) -> tuple[list[dict[str, Any]], list[Any]]:
 
 
 def diff(response: str, refined: str | None) -> list[tuple[int, str]]:
-    """Return a response and its refinement as parts that are kept, taken out or added, of whole words.
+    """Return the word-level diff of a response and its refinement: parts that are kept, removed or added.
 
     Example: ``diff("a b", "a c")`` is ``[(0, "a "), (-1, "b"), (1, "c")]``. Without a refinement all is kept.
     """

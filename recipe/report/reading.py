@@ -1,4 +1,4 @@
-"""What a run has left behind, read for its page: from a folder or a URL, while the run goes on or when it is done."""
+"""The reader of a run's files for its page, from a folder or a URL, during the run or after it."""
 
 import random
 from collections import defaultdict
@@ -16,10 +16,10 @@ from recipe.online_refiner.method.pairs import FAILURES, Verdict, group_of
 from recipe.runs.files import TOKENS, Records, objects_of
 
 MAX_BYTES = 12 << 20
-"""Of the refinements on a page, as the runs' records have them; then of numbers by token, a quarter of it."""
+"""The largest size in bytes of all records on a page; numbers per token may take another quarter of it."""
 NO_MATTER = ["run_dir", "console", "dry_run", "preload", "ray_kwargs"]
 NO_MATTER += [f"trainer.{name}" for name in ("experiment_name", "project_name", "logger", "default_local_dir")]
-"""Keys and blocks that do not make another run, beside seeds."""
+"""Keys and blocks, beside seeds, in which runs of one arm may differ."""
 Key = tuple[int, str]
 """A step and the key of a row in it."""
 
@@ -30,19 +30,19 @@ class Run:
 
     path: str
     config: dict[str, Any]
-    """Resolved, by dotted keys; empty if the folder has none."""
+    """The resolved config by dotted keys; empty if the folder has none."""
     steps: list[dict[str, Any]]
-    """Metrics, in order of the steps."""
+    """The metrics of each step, in order."""
     records: list[dict[str, Any]] = field(default_factory=list)
-    """On rollouts, the newest first; of older steps samples, if there are too many."""
+    """The records of rollouts, the newest first; of older steps only a sample, if there are too many."""
     num_records: int = 0
-    """How many the run has."""
+    """The number of all records that the run has."""
     tokens: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """The numbers by token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
+    """The numbers per token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
     contest: list[tuple[str, bool, float]] = field(default_factory=list)
-    """Of all records (:func:`contest`)."""
+    """The results of :func:`contest` on all records."""
     stage: dict[str, Any] | None = None
-    """What it did last (``recipe/runs/files.py`` ``write_stage``)."""
+    """The last stage that the run wrote (``recipe/runs/files.py`` ``write_stage``)."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def num_steps(self) -> int | None:
-        """How many steps it shall make; None: unknown."""
+        """The number of steps planned; None: unknown."""
         number = self.config.get("trainer.total_training_steps") or (self.stage or {}).get("num_steps")
         return None if number is None else int(number)
 
@@ -70,7 +70,7 @@ class Arm:
 
     @property
     def refines(self) -> bool:
-        """Whether its runs have a refiner."""
+        """Whether the arm's runs have a refiner."""
         return any(run.config.get("constraint.mode") != "none" for run in self.runs)
 
     def setting(self, key: str) -> Any:
@@ -79,11 +79,11 @@ class Arm:
 
     @cached_property
     def table(self) -> pandas.DataFrame:
-        """The metrics of all runs, a row for each step of each; NaN: not measured."""
+        """The metrics of all runs, one row per run and step; NaN: not measured."""
         return pandas.DataFrame([step for run in self.runs for step in run.steps], dtype=float)
 
     def curve(self, metric: str) -> pandas.DataFrame:
-        """Return a metric's mean, min and max over the runs, by step, of the steps that have it."""
+        """Return a metric's mean, min and max over the runs, for each step that has it."""
         by_step = self.table.reindex(columns=["step", metric]).groupby("step")[metric]
         return by_step.agg(["mean", "min", "max"]).dropna()
 
@@ -106,7 +106,7 @@ def read_runs(paths: Sequence[str]) -> list[Arm]:
     """Read runs and return them by arms, in their order.
 
     Raises:
-        ValueError: If a path is no run's.
+        ValueError: If a path has no run.
     """
     different = dict.fromkeys(path.rstrip("/") for path in paths)
     return arms_of([read_run(path, MAX_BYTES // len(different)) for path in different])
@@ -116,8 +116,8 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     """Read a run.
 
     Args:
-        path: Its ``run_dir``, or a URL that fsspec knows.
-        max_bytes: Of records that are kept.
+        path: The ``run_dir``, or a URL that fsspec knows.
+        max_bytes: The largest size of all records that are kept.
 
     Raises:
         ValueError: If there is no run.
@@ -156,10 +156,10 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 def _newest(
     records: Records, max_bytes: int, wanted: Container[Key]
 ) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Yield all records of each part, and those that are kept: of old steps some, if they are more than the room.
+    """Yield, part by part, all its records and the records to keep, which take at most ``max_bytes`` together.
 
-    The newest parts may take half of the room as they are; each older one has an equal share of what is left, which
-    the wanted records fill first.
+    The newest parts are kept whole until they take half of that size. Each older part has an equal share of the rest,
+    which the wanted records fill first.
     """
     draw, room, parts = random.Random(0), float(max_bytes), records.parts()
     for index, part in enumerate(reversed(parts)):
@@ -176,13 +176,13 @@ def _newest(
 
 
 def contest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[str, bool, float]]:
-    """Yield of each refined response its prompt, whether the refinement beats it, and the share of siblings that do.
+    """Yield for each refined response (its prompt, whether the refinement beats it, the share of siblings that do).
 
-    Siblings are the other responses to the same prompt in the same step; a response without any is left out. Each is
-    what a second sample could have been.
+    Siblings are the other responses to the same prompt in the same step; a response without siblings is left out. Each
+    sibling stands for a second sample of the policy.
 
     Args:
-        records: Of whole groups.
+        records: The records of whole groups.
     """
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
@@ -213,7 +213,7 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """Return what makes a run another one: its config without seeds, names and its own folder."""
+    """Return the settings that decide a run's arm: its config without seeds, names and its own folder."""
     place = str(run.config.get("run_dir"))
     without = tuple(f"{name}." for name in NO_MATTER)
     return {

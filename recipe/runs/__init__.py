@@ -1,1 +1,1 @@
-"""What a run writes, and how a person sees it."""
+"""The files that a run writes, and the view of a run on a terminal."""

@@ -1,4 +1,4 @@
-"""What a person sees of a run: verl's log, or what it does now, a line for each part and step, and an end.
+"""The view of a run on a terminal: verl's log, or its current stage, a line per part and step, and a summary.
 
 The progress view only reads the run directory, so it cannot disturb the run.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 LOG_WIDTH = 120
-"""Columns where the output is no terminal."""
+"""The number of columns if the output is no terminal."""
 NUM_COMPARED = 200
-"""Accepted refinements, the last ones, of which the two with the smallest edits are shown."""
+"""The number of last accepted refinements from which the two with the smallest edits are shown."""
 SIGNS = {"-": "red", "+": "green"}
-"""Of lines that a refinement takes out or adds."""
+"""The colours of lines that a refinement removes or adds."""
 CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-"""Characters that a terminal would obey."""
+"""Control characters, which a terminal would obey, each with its replacement."""
 
 
 def part(name: str) -> str:
@@ -89,7 +89,7 @@ def _say(console: Console, line: str) -> None:
 
 @contextlib.contextmanager
 def _log(config: DictConfig) -> Iterator[None]:
-    """Leave all to verl, and say at the end what the numbers say."""
+    """Leave the output to verl, and print the findings at the end."""
     yield
     from recipe.report.findings import advice
 

@@ -20,17 +20,17 @@ import fsspec
 from omegaconf import DictConfig, OmegaConf
 
 ETA_FILE = "constraint.json"
-"""The file of a checkpoint that has the state of an adaptive eta."""
+"""The file in a checkpoint that holds the state of an adaptive eta."""
 BUDGET_FILE = "refiner_budget.json"
-"""The file of a checkpoint that has what ``refiner.budget`` has learned."""
+"""The file in a checkpoint that holds the estimates of ``refiner.budget``."""
 SUFFIX = ".jsonl"
 UNDONE = "undone"
 TOKENS = "tokens"
-"""Folder below the records', of records with the numbers of each token (``verl_glue/rows.py`` ``read_tokens``)."""
+"""The folder, below the records' folder, with the numbers of each token (``verl_glue/rows.py`` ``read_tokens``)."""
 
 
 class Records:
-    """Parts under one folder.
+    """Records of rollouts, in parts under one folder.
 
     Args:
         path: A folder, or the URL of one (``s3://bucket/run/refinements``); made with the first part.
@@ -55,7 +55,7 @@ class Records:
         return sorted(paths, key=lambda path: (_step_of_part(path), path))
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the finished lines of all parts; of a part that is being written, what there is of it."""
+        """Yield the finished lines of all parts, also of a part that is being written."""
         for path in self.parts():
             yield from self.lines_of(path)
 
@@ -96,24 +96,24 @@ class RunDir:
         self.metrics, self.stage = self.path / "metrics.jsonl", self.path / "stage.json"
 
     def write_config(self, config: DictConfig) -> None:
-        """Write the config with its interpolations resolved; who reads it meanwhile gets a whole one."""
+        """Write the config with its interpolations resolved; the file is replaced as a whole."""
         _replace(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
 
     def write_stage(self, name: str, step: int = 0, num_steps: int | None = None) -> None:
-        """Write what the run does from now on; step 0: it starts."""
+        """Write the stage that the run enters now; step 0: the run starts."""
         stage = {"stage": name, "step": step, "num_steps": num_steps, "since": time.time()}
         _replace(self.stage, to_lines([stage]))
 
     def read_stage(self) -> dict[str, Any] | None:
-        """Return what the run does; None if it has not said it yet."""
+        """Return the stage of the run; None if the run has not written one yet."""
         return _object(self.stage.read_bytes()) if self.stage.exists() else None
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """Return the metrics of the steps that are written."""
+        """Return the metrics of all steps written so far."""
         return list(read_rows(self.metrics)) if self.metrics.exists() else []
 
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
-        """Write one step's metrics, over what was written of it before; what is no finite number becomes null."""
+        """Write one step's metrics, in place of earlier ones of the step; a value that is not finite becomes null."""
         numbers = {name: _number(value) for name, value in sorted(metrics.items()) if name != "step"}
         line = to_lines([{"step": step, **numbers}])
         lines = list(finished_lines(self.metrics)) if self.metrics.exists() else []
@@ -126,7 +126,7 @@ class RunDir:
     def forget_after(self, step: int) -> dict[str, Any]:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``.
 
-        So it does with lines that are none: a machine that went down may leave NUL bytes.
+        Lines that hold no metrics are moved too: a machine that went down may leave NUL bytes.
 
         Returns:
             The metrics of ``step`` itself, which may be written once more; empty if there are none.
@@ -152,17 +152,17 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON lines file; an unfinished last line is left out, and so are lines that are none."""
+    """Yield the objects of a JSON lines file, without an unfinished last line and lines that hold no object."""
     return objects_of(finished_lines(path))
 
 
 def objects_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON lines; what is none is left out."""
+    """Yield the objects of JSON lines; lines that hold no object are left out."""
     return (row for row in map(_object, lines) if row is not None)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a JSON line; None if it is none."""
+    """Return the object of a JSON line; None if the line holds none."""
     try:
         row = json.loads(line, parse_constant=lambda name: None)  # NaN, as the reward of a function that is wrong
     except ValueError:  # also what is no UTF-8
@@ -171,7 +171,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _step_of(line: bytes) -> float:
-    """Return the step of a line of metrics; infinity if it is none."""
+    """Return the step of a line of metrics; infinity if the line holds no metrics."""
     return (_object(line) or {}).get("step", math.inf)
 
 

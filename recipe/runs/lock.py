@@ -1,6 +1,6 @@
-"""One process at a time writes to a folder: a lock that its holder's end releases, a kill included.
+"""A lock that lets one process at a time write to a folder, and is released when that process ends or is killed.
 
-It is ``flock`` on a file of the folder, which the kernel releases with the process. On NFS it holds between machines.
+It uses ``flock`` on a file of the folder, which the kernel releases with the process. On NFS it holds across machines.
 """
 
 import errno
@@ -14,9 +14,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 COMMAND, TRAINER = ".lock", ".lock.trainer"
-"""Files that the command locks, and the process that trains. That one may outlive a killed command by seconds."""
+"""The files that the command and the training process lock; the latter may outlive a killed command by seconds."""
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-"""Errors of a file system that has no locks, as some of clusters are mounted."""
+"""The errors of a file system without locks, such as some that clusters mount."""
 POLL_S = 0.5
 LEASE_S = 120.0
 """Seconds for which a file server may keep the lock of a machine that is lost: a requeued job waits for it. NFS 4 keeps

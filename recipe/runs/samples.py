@@ -1,4 +1,4 @@
-"""A few refinements of a step, and the numbers of their tokens, stand beside verl's numbers in its trackers."""
+"""Tables for verl's trackers: a few refinements of a step, and the numbers of their tokens."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,21 +12,21 @@ COLUMNS = {
     SAMPLES: ("question", "response", "refined", "reward", "refined reward", "verdict", "key"),
     TOKENS: ("key", "text", "place", "token", "log prob", "charged", "weight", "kept"),
 }
-"""Of the two tables."""
+"""The columns of the two tables."""
 MAX_TOKENS = 2000
-"""Rows of a step's table of tokens: a tracker keeps all steps, and the run's own files have the rest."""
+"""The largest number of rows of a step's token table: a tracker keeps all steps, and the run's files have the rest."""
 
 
 def log_records(
     backends: dict[str, Any], step: int, samples: list[dict[str, Any]], tokens: list[dict[str, Any]]
 ) -> None:
-    """Write a step's samples to those of verl's logging backends that can show text.
+    """Write a step's samples to verl's logging backends that can show text.
 
     Args:
         backends: ``Tracking.logger`` of verl (``verl/utils/tracking.py``): backends by name.
         step: The step.
         samples: Records of the samples; none: nothing is written.
-        tokens: Records of their tokens (``rows.py`` ``read_tokens``), likewise.
+        tokens: Records of the samples' tokens (``rows.py`` ``read_tokens``); none: no table of tokens is written.
     """
     rows_of_tokens = islice((row for record in tokens for row in tokens_of(record)), MAX_TOKENS)
     for name, rows in ((SAMPLES, map(sample_of, samples)), (TOKENS, rows_of_tokens)):
@@ -59,7 +59,7 @@ def sample_of(record: dict[str, Any]) -> tuple:
 
 
 def tokens_of(record: dict[str, Any]) -> Iterator[tuple]:
-    """Yield the tokens of a response and of its refinement as rows of the table; None: not measured."""
+    """Yield the tokens of a response and its refinement as rows of the table; None: not measured."""
     for text in ("response", "refined"):
         side = record[text] or {"tokens": []}
         for place, token in enumerate(side["tokens"]):
@@ -83,4 +83,4 @@ def _tokens_as_markdown(table: pandas.DataFrame) -> str:
 
 MARKDOWN = {SAMPLES: _samples_as_markdown, TOKENS: _tokens_as_markdown}
 INDENT = "    "
-"""Of texts, which Markdown then shows as they are, whatever they hold."""
+"""The indentation with which Markdown shows any text literally."""

@@ -1,4 +1,4 @@
-"""What a run says when it is stopped, or ends by an error: the cause, what is saved, and how to go on."""
+"""The last lines of a run that is stopped or ends by an error: the cause, what is saved, and how to continue."""
 
 import errno
 import re
@@ -16,8 +16,10 @@ SAYS_FULL = re.compile(
     r"No space left on device|Disk quota exceeded|unexpected pos \d+ vs \d+|PytorchStreamWriter failed|"
     r"\d+ requested and \d+ written|OutOfDiskError"
 )
-"""Texts of a full disk: the kernel's, those of torch's zip writer, NumPy's and Ray's; of another process there is only
-a text."""
+"""The error messages of a full disk, by the kernel, torch's zip writer, NumPy and Ray.
+
+Texts are compared because an error of another process arrives as text.
+"""
 MAX_WORDS = 400
 
 
@@ -50,7 +52,7 @@ def checkpoint_before(checkpoint: Path) -> Path | None:
 
 
 def _command(config: DictConfig) -> str:
-    """Return which command goes on with a run."""
+    """Return the command that continues a run."""
     command = "the same command"
     if config.trainer.resume_mode != "auto":
         command += " with trainer.resume_mode=auto"
@@ -60,11 +62,11 @@ def _command(config: DictConfig) -> str:
 
 
 def last_words(config: DictConfig, name: str) -> str:
-    """Return two lines: up to which step a run is saved, and which command goes on.
+    """Return two lines: the last step that a run has saved, and the command that continues it.
 
     Args:
         config: The run's configuration.
-        name: What stopped it: Ctrl-C or a signal.
+        name: The cause of the end: Ctrl-C or a signal.
     """
     if not (step := saved_step(config)):
         often = f"trainer.save_freq={config.trainer.save_freq}"
@@ -76,7 +78,7 @@ def last_words(config: DictConfig, name: str) -> str:
 
 
 def what_follows(config: DictConfig) -> str:
-    """Return a sentence on what the command does next: it goes on from a checkpoint, or begins again without one."""
+    """Return a sentence on what the same command does next: continue from a checkpoint, or begin again without one."""
     if not (step := saved_step(config)):
         return (
             f"No checkpoint is saved yet (trainer.save_freq={config.trainer.save_freq}): the same command begins again."
@@ -89,10 +91,10 @@ def what_follows(config: DictConfig) -> str:
 
 
 def cause_of_end(error: BaseException, config: DictConfig) -> str | None:
-    """Return one line on why a run has ended and what to do; None for an error whose traceback is what helps.
+    """Return one line on why a run has ended and what to do; None for an error whose traceback helps more.
 
     Args:
-        error: What left the training: an error of this process, or Ray's copy of one of another process.
+        error: The error that ended the training, of this process or Ray's copy of another process's error.
         config: The run's configuration.
     """
     from ray.exceptions import RayTaskError  # here: Ray is imported when the config is right
@@ -116,12 +118,12 @@ def cause_of_end(error: BaseException, config: DictConfig) -> str | None:
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line, whole words of at most MAX_WORDS characters."""
+    """Return the first whole words of a text in one line, at most MAX_WORDS characters."""
     return textwrap.shorten(text, MAX_WORDS, placeholder=" ...")
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error, or one that it came from, is of a full disk or quota."""
+    """Return whether an error, or one of its causes, comes from a full disk or quota."""
     link: BaseException | None = error
     while link is not None:
         if getattr(link, "errno", None) in FULL or SAYS_FULL.search(str(link)):

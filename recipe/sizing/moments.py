@@ -1,4 +1,4 @@
-"""Memory of one run by moment of a step: who is awake, who waits, on which GPU. Pure numbers of config and shapes."""
+"""The memory that a run takes at each moment of a step, on each kind of GPU, by its config and model shapes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,26 +13,29 @@ from refiner_worker.engines import can_sleep
 
 GIB = float(1 << 30)
 ASLEEP = 1.0 * GIB
-"""Of an engine, or of a process of training: what CUDA's context and modules take (estimate)."""
+"""GPU memory of the CUDA context and modules of an engine or a training process (estimate)."""
 PROCESS = 4 * GIB
 """Host memory of a process that has imported torch and an engine (estimate)."""
 ROUNDED = 0.9
-"""Of an engine that sleeps: torch rounds each buffer of pinned memory up to a power of two, in a 7B by so much."""
+"""The share by which the host memory of a sleeping engine's weights exceeds their size (measured with a 7B model).
+
+torch rounds each buffer of pinned memory up to a power of two.
+"""
 ROW_BYTES = 100
-"""Of a token in the TransferQueue: ids, masks, positions, log-probs, advantages (estimate)."""
+"""Bytes of a token in the TransferQueue: ids, masks, positions, log-probs, advantages (estimate)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that takes memory."""
+    """A part of the memory in use, such as weights or a KV cache."""
 
     name: str
     size: float
-    """Bytes."""
+    """The part's size in bytes."""
     key: str
-    """What makes it smaller."""
+    """The key that makes the part smaller."""
     is_sure: bool = True
-    """Whether it is at least this; estimates only warn."""
+    """Whether the part is at least this large; an estimate can only cause a warning."""
 
 
 _guess = partial(Part, is_sure=False)
@@ -40,7 +43,7 @@ _guess = partial(Part, is_sure=False)
 
 @dataclass(slots=True, kw_only=True)
 class Moment:
-    """Of a step, on one kind of GPU, or of a node's host memory."""
+    """The memory in use at a moment of a step, on one kind of GPU or in a node's host memory."""
 
     name: str
     where: str
@@ -48,7 +51,7 @@ class Moment:
 
     @property
     def size(self) -> float:
-        """Bytes at its peak, estimates included."""
+        """The bytes at the moment's peak, estimates included."""
         return sum(part.size for part in self.parts)
 
 
@@ -58,23 +61,23 @@ class Server:
 
     name: str
     key: str
-    """Of its block of settings."""
+    """The key of the engine's block of settings."""
     share: float
-    """Of the GPU's memory that it takes while it is awake."""
+    """The share of the GPU's memory that the engine takes while it is awake."""
     weights: float
     kv_token: float
-    """Bytes of KV cache of a token."""
+    """Bytes of KV cache per token."""
     max_model_len: int
     is_sure: bool
-    """Whether weights and cache are in the model's own numbers, not quantized or offloaded."""
+    """Whether the sizes are certain: weights and cache have the model's own type, and are not offloaded."""
     sleeps: bool
     num_kept: int
-    """Of a node's GPUs, those whose weights wait in host memory meanwhile."""
+    """The number of a node's GPUs whose share of the weights stays in host memory while the engine sleeps."""
     where: str
 
 
 def _server(name: str, key: str, shape: Shape, rollout: DictConfig, where: str, **sizes: int) -> Server:
-    """Return an engine's part: weights are cut by tensor and pipeline parallelism, experts by theirs as well."""
+    """Return an engine's part on one GPU: tensor and pipeline parallelism divide it, expert parallelism the experts."""
     tensor, pipeline = rollout.tensor_model_parallel_size, rollout.pipeline_model_parallel_size
     others = (shape.num_parameters - shape.experts) / (tensor * pipeline)
     experts = shape.experts / (max(tensor, rollout.expert_parallel_size) * pipeline)
@@ -99,7 +102,7 @@ def _lora_rank(model: DictConfig) -> int:
 
 
 class Footprint:
-    """All moments of a run, and its engines; of a model whose config does not say how large it is, nothing.
+    """All moments of a run, and its engines; empty if the policy's config does not say how large the model is.
 
     Args:
         config: The whole config.
@@ -110,7 +113,7 @@ class Footprint:
     def __init__(self, config: DictConfig, blocks: Any, plan: Any) -> None:
         self._config, self._blocks, self._plan = config, blocks, plan
         self.gpu: float | None = plan.gpu_memory
-        """Bytes of a GPU; None: not known, and nothing is said of what fits."""
+        """The memory of a GPU in bytes; None: unknown, so that no run is refused."""
         self.moments: list[Moment] = []
         self.servers: list[Server] = []
         self._states: dict[str, state.State] = {}
@@ -122,7 +125,7 @@ class Footprint:
             self._add_moments()
 
     def limit(self, moment: Moment) -> float | None:
-        """Return what there is for a moment; nobody says how much memory a node has."""
+        """Return the memory available at a moment; None for host memory, which no key states."""
         return None if moment.where == "host" else self.gpu
 
     def _add_servers(self) -> None:
@@ -180,7 +183,7 @@ class Footprint:
         self._add_host()
 
     def _add(self, name: str, parts: list[Part], where: str = "training GPU", awake: str | None = None) -> None:
-        """Add a moment, with what other engines of that GPU take meanwhile."""
+        """Add a moment, including the memory that other engines of the same GPU take at that time."""
         others = [one for one in self.servers if one.where == where and one.name != awake]
         for one in others:
             asleep = _guess(f"{one.name} asleep", ASLEEP, f"{one.key}.free_cache_engine")
@@ -197,7 +200,7 @@ class Footprint:
         return Part(f"{one.name}'s engine", one.share * self.gpu, f"{one.key}.gpu_memory_utilization")
 
     def _resting(self, but: str | None = None) -> list[Part]:
-        """Return what those who train leave on a GPU while they do not compute."""
+        """Return the parts that trained models leave on a GPU while they do not compute."""
         return [
             Part(f"{name}'s state", one.resting, f"{one.key}.param_offload and .optimizer_offload")
             for name, one in self._states.items()
@@ -205,7 +208,7 @@ class Footprint:
         ]
 
     def _computing(self, role: str, *, learns: bool) -> list[Part]:
-        """Return the parts of a pass of the actor or the critic, with what the other one leaves on the GPU."""
+        """Return the parts of a pass of the actor or the critic, and those that the other one leaves on the GPU."""
         own, shape, actor = self._states[role], self._shapes[role], self._config.actor_rollout_ref
         block, prefix, model = actor.actor, "actor_rollout_ref.actor", actor.model
         names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
@@ -249,14 +252,14 @@ class Footprint:
         return state.logits(self._policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + soft
 
     def _longest(self, learns: bool) -> int:
-        """Return the tokens of the longest row; those of refinements are learned from in some modes only."""
+        """Return the tokens of the longest row, refinements included if the mode learns from them."""
         data, blocks = self._config.data, self._blocks
         is_read = blocks.constraint.imitates if learns else blocks.refines
         refined = blocks.refiner.response_length if is_read else 0
         return int(data.max_prompt_length + max(data.max_response_length, refined))
 
     def _add_sync(self) -> None:
-        """Add the sync of weights: a bucket, the largest tensor put together, and the rollout's weights, no cache."""
+        """Add the sync of weights: a bucket, the gathered largest tensor, and the rollout's weights without cache."""
         rollout, one, shape = self._config.actor_rollout_ref.rollout, self.servers[0], self._policy
         if "actor" not in self._states or not one.sleeps:
             return
@@ -290,7 +293,7 @@ class Footprint:
 
 
 def table(found: Footprint) -> str:
-    """Return the moments, the worst first on each kind of GPU, and which key helps; nothing if none is known."""
+    """Return a table of the moments, the largest first on each kind of GPU, with the key that reduces each."""
     lines = []
     for where in dict.fromkeys(moment.where for moment in found.moments):
         moments = sorted((one for one in found.moments if one.where == where), key=lambda one: -one.size)

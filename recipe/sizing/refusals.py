@@ -1,4 +1,4 @@
-"""What cannot fit into the memory that there is. Only what is sure refuses: estimates stand in the plan's table."""
+"""Refusals of runs that cannot fit into memory. Only certain sizes refuse; estimates appear in the plan's table."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,10 @@ from recipe.sizing.moments import GIB, Footprint
 
 
 def refusals(found: Footprint) -> Iterator[str]:
-    """Yield a line for the user on each thing that cannot fit, with the key to set.
+    """Yield a line for each part of a run that cannot fit, with the key to set.
 
-    These are engines that never sleep, on one GPU; an engine's weights and the KV cache of one request at its longest,
-    in its share of a GPU; and at each moment of a step what is sure to be on a GPU.
+    Checked are the engines that never sleep, together on one GPU; each engine's weights and the KV cache of its longest
+    request, within the engine's share of a GPU; and the certain parts on a GPU at each moment of a step.
     """
     awake = [one.share for one in found.servers if one.where == "training GPU" and not one.sleeps]
     if found.gpu and len(awake) > 1 and sum(awake) > 1:

@@ -26,14 +26,14 @@ class Shape:
     """A decoder: attention (grouped queries, or latent as DeepSeek's) and a gated MLP, or experts, in each layer."""
 
     is_known: bool
-    """Whether its family is: of another one the numbers are a guess, on which nothing is refused."""
+    """Whether the model's family is in ``KNOWN``; otherwise the sizes are a guess, and no run is refused by them."""
     num_layers: int
     hidden: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     mlp: int
-    """Hidden units of a token's MLP in a layer: of all experts that it is sent to."""
+    """Hidden units of the MLP that a token passes in a layer, summed over the experts that it is sent to."""
     vocab: int
     max_positions: int
     embeddings: int
@@ -49,7 +49,7 @@ class Shape:
 
     @property
     def num_parameters(self) -> int:
-        """Of the whole model."""
+        """The number of parameters of the whole model."""
         return self.embeddings + self.num_layers * self.attention + self.dense + self.experts
 
     @property
@@ -64,7 +64,7 @@ class Shape:
 
 
 def read(config: Mapping[str, Any]) -> Shape | None:
-    """Return the shape of a model with this config; None if it does not say."""
+    """Return the shape of a model with this config; None if the config does not state it."""
     model: Mapping[str, Any] = {**config, **(config.get("text_config") or {})}
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
     if any(not isinstance(model.get(name), int) for name in names):
@@ -115,7 +115,7 @@ def _attention(model: Mapping[str, Any], hidden: int, heads: int, kv_heads: int,
 
 
 def _slides(model: Mapping[str, Any]) -> bool:
-    """Tell whether attention looks at a window alone, or some layers have none: their cache is smaller."""
+    """Return whether some layers attend within a window only, or not at all, so that their cache is smaller."""
     has_window = model.get("sliding_window") and model.get("use_sliding_window", True)
     return bool(has_window or {"linear_attention", "sliding_attention"} & set(model.get("layer_types") or ()))
 

@@ -1,4 +1,4 @@
-"""What verl's training engines keep on a GPU, and what a micro-batch adds. Bytes of one GPU."""
+"""The bytes that verl's training engines keep on one GPU, and those that a micro-batch adds."""
 
 from dataclasses import dataclass
 
@@ -7,43 +7,43 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.sizing.shapes import Shape
 
 NUM_BYTES = {"fp32": 4, "float32": 4, "32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "16": 2}
-"""Of a number, by what verl calls its type (``PrecisionType`` of ``verl/utils/torch_dtypes.py``)."""
+"""Bytes per number, by verl's name for the type (``PrecisionType`` in ``verl/utils/torch_dtypes.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A model that is trained."""
+    """The memory on one GPU of a model that is trained."""
 
     key: str
-    """Of verl's block with its settings."""
+    """The key of verl's block with the model's settings."""
     parameters: float
     gradients: float
     adam: float
-    """Both moments, and Megatron's weights in float32."""
+    """Bytes of Adam's two moments, and of Megatron's weights in float32."""
     gathered: float = 0.0
-    """What FSDP puts together while it computes: two blocks, embedding and head, or all."""
+    """Bytes that FSDP gathers while it computes: two blocks, embedding and head, or the whole model."""
     offloads_parameters: bool = False
     offloads_adam: bool = False
     shares: int = 1
-    """GPUs that share a row's activations."""
+    """The number of GPUs that share a row's activations."""
     lives_on_host: float = 0.0
-    """What never leaves host memory, of all the above nothing."""
+    """Bytes that always stay in host memory, in addition to the above."""
     host_key: str = ""
-    """Who keeps it there."""
+    """The key of the setting that keeps them there."""
 
     @property
     def resting(self) -> float:
-        """What stays while it does not compute."""
+        """The bytes that stay on the GPU while the model does not compute."""
         return self.parameters * (not self.offloads_parameters) + self.adam * (not self.offloads_adam)
 
     @property
     def on_host(self) -> float:
-        """What is in host memory meanwhile."""
+        """The bytes that are in host memory while the model does not compute."""
         return self.lives_on_host + self.parameters + self.adam - self.resting
 
     @property
     def key_of_host(self) -> str:
-        """What leaves more of a node's memory."""
+        """The key that reduces the use of a node's host memory."""
         return self.host_key if self.lives_on_host else f"{self.key}.param_offload and .optimizer_offload"
 
 
@@ -57,10 +57,10 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
     Args:
         shape: The model.
         role: verl's block of the actor or the critic.
-        settings: Its block of FSDP's settings.
+        settings: The role's block of FSDP's settings.
         key: The name of that block.
-        lora_rank: Of its adapters; 0: none.
-        num_gpus: Training GPUs.
+        lora_rank: The rank of the model's adapters; 0: none.
+        num_gpus: The number of training GPUs.
 
     Raises:
         ValueError: If verl has no such type of numbers.
@@ -122,14 +122,14 @@ def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gp
 
 
 def _adapters(shape: Shape, rank: int) -> int:
-    """Return the parameters of adapters on all linear layers but experts'."""
+    """Return how many parameters adapters have on all linear layers except the experts'."""
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     attention = 2 * (shape.hidden + queries) + 2 * (shape.hidden + keys)
     return rank * shape.num_layers * (attention + 3 * (shape.hidden + shape.mlp))
 
 
 def activations(shape: Shape, num_tokens: float, *, is_checkpointed: bool) -> float:
-    """Return what a backward pass needs of the forward pass, in bfloat16, with flash attention.
+    """Return the bytes of activations that a backward pass needs, in bfloat16, with flash attention.
 
     A layer keeps its input, both norms (with float32 copies), queries, keys, values, attention's result, and four times
     the MLP's width (Korthikanti et al. 2022, equation 2, without what is quadratic in the length). Checkpointing keeps
@@ -142,11 +142,11 @@ def activations(shape: Shape, num_tokens: float, *, is_checkpointed: bool) -> fl
 
 
 def logits(shape: Shape, num_tokens: float, *, is_scaled: bool, entropy_chunk: float) -> float:
-    """Return what logits take in bfloat16: once where flash attention's cross-entropy works in place.
+    """Return the bytes of logits in bfloat16, counted once because flash attention's cross-entropy works in place.
 
     Args:
         shape: The model.
-        num_tokens: Of a micro-batch.
+        num_tokens: The number of tokens of a micro-batch.
         is_scaled: Whether a temperature other than 1 makes a copy, and its backward pass another.
         entropy_chunk: Rows of which the softmax and a product are held at once; 0: no entropy is computed.
     """

@@ -1,1 +1,1 @@
-"""Does everything work here that a run needs? ``online-refiner smoke`` asks it on a node."""
+"""The smoke test, ``online-refiner smoke``, which checks on a node that everything a run needs works."""

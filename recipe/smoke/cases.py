@@ -56,12 +56,12 @@ class Case:
 
     @property
     def folder(self) -> str:
-        """Name of the run directory."""
+        """The name of the run directory."""
         return self.goes_on or self.name
 
     @property
     def steps(self) -> range:
-        """Numbers of its own steps."""
+        """The numbers of the steps that this case makes itself."""
         first = NUM_STEPS + 1 if self.goes_on else 1
         return range(first, first + NUM_STEPS)
 
@@ -106,8 +106,12 @@ LIMITS: dict[str, dict[str, float]] = {
     "gpu": {"probs_differ": 2e-2, "kl_at_start": 5e-3, "frees_gb": 1.0},  # bfloat16, other kernels
     "cpu": {"probs_differ": 1e-4, "kl_at_start": 1e-3, "frees_gb": -math.inf},  # engines cannot sleep there
 }
-"""By platform: a token's probability in rollout and trainer, their mean difference at most; KL of the untrained policy
-to pi_0, in nats per token, at most: both are the same model; what an engine that sleeps frees at least."""
+"""The limits on a run's metrics, for each platform.
+
+``probs_differ``: the largest mean difference between a token's probabilities in rollout and trainer.
+``kl_at_start``: the largest KL of the untrained policy to pi_0, in nats per token, since both are the same model.
+``frees_gb``: the least memory that an engine frees when it goes to sleep.
+"""
 
 
 def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:

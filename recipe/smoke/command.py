@@ -1,7 +1,7 @@
 """Run the smoke test: ``online-refiner smoke [--platform cpu] [--gpus N] [--output DIR] [OVERRIDE...]``.
 
-Prints what is wrong, if anything, and a verdict; exits with 1 if something is. Overrides of the main job hold for all
-its runs. Logs, run directories and ``smoke.json`` with all metrics are in the output folder.
+The command prints every fault that it finds and a verdict; its exit status is 1 if it found a fault. Overrides of the
+main job apply to all runs. Logs, run directories and ``smoke.json`` with all metrics are in the output folder.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def result_of(case: Case, arguments: argparse.Namespace) -> tuple[Steps, list[st
 
 
 def main() -> None:
-    """Run it."""
+    """Run the smoke test."""
     parser = argparse.ArgumentParser(prog="online-refiner smoke", description="Does a node have all that a run needs?")
     parser.add_argument("--platform", default="gpu", choices=list(LIMITS))
     parser.add_argument("--gpus", type=int, help="of this node; default: all, on the CPU 2 logical ones")
