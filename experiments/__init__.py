@@ -1,1 +1,1 @@
-"""What measures this extension and is no part of it; run from the root of a clone."""
+"""Experiments that measure this extension and are no part of it; run them from the root of a clone."""

@@ -1,4 +1,4 @@
-"""What refining a large step costs the driver and the refine workers, without any model.
+"""The cost of refining a large step for the driver and the refine workers, without any model.
 
     python -m experiments.bench_driver [--responses 512] [--tokens 4096] [--workers 1]
 
@@ -41,10 +41,10 @@ WORDS = ("def", "return", "for", "while", "print", "input", "range", "len", "sor
 
 
 class Echo:
-    """Answers as vLLM's server does: with most of the response, or with a log-prob for each of its tokens."""
+    """A stand-in for vLLM's server that returns most of the response, or a log-prob for each of its tokens."""
 
     async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
-        """Repeat."""
+        """Repeat most of the response."""
         if "prompt_logprobs" in sampling_params:
             return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
         middle = len(prompt_ids) // 2  # of the response that it is asked to refine
@@ -52,12 +52,12 @@ class Echo:
         return SimpleNamespace(token_ids=prompt_ids[middle - half : middle + half] + [self.eos], extra_fields={})
 
     def prepare(self, eos: int) -> None:
-        """Know the token that ends an answer."""
+        """Keep the token that ends an answer."""
         self.eos = eos
 
 
 class Reward:
-    """Prefers every second refinement."""
+    """A stand-in for verl's reward worker that prefers every second refinement."""
 
     async def compute_score(self, data: Any) -> dict[str, Any]:
         """Score one response."""
@@ -65,7 +65,7 @@ class Reward:
         return {"reward_score": float(len(data.non_tensor_batch["raw_prompt"])) - penalty}
 
     async def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
-        """Say nothing beside the rewards."""
+        """Return no numbers beside the rewards."""
         return [{} for _ in rows.keys]
 
 
@@ -107,7 +107,7 @@ def write_rows(tokenizer: Any, numbers: range, num_tokens: int) -> list[str]:
 
 @ray.remote
 def write_scores(keys: list[str], num_tokens: int) -> None:
-    """Put into the queue what the policy says of used refinements, and verl's advantages."""
+    """Put into the queue the policy's log-probs of used refinements, and verl's advantages."""
     transfer_queue.init()
     column = jagged([torch.full((num_tokens,), -0.5)] * len(keys))
     sums = torch.full((len(keys),), 0.5 * num_tokens)
@@ -116,12 +116,12 @@ def write_scores(keys: list[str], num_tokens: int) -> None:
 
 
 class Policy:
-    """Stands for the actor's worker group."""
+    """A stand-in for the actor's worker group."""
 
     _dispatch_info = {"actor": [0]}
 
     def __init__(self, num_tokens: int) -> None:
-        """Know how long responses are."""
+        """Keep the length of responses."""
         self.num_tokens = num_tokens
 
     def compute_refine_log_prob(self, rows: KVBatchMeta) -> None:

@@ -1,4 +1,4 @@
-"""What refining costs: the same training without it, in the paper's way, and with each saving, one by one.
+"""The cost of refining: the same training without it, as in the paper, and with each saving added one by one.
 
     python -m experiments.bench_overhead [--steps 6] [--arms none paper ...] [--output runs/overhead] [--trl PYTHON]
         [OVERRIDE...]
@@ -53,7 +53,7 @@ DRAFT = (
     "{method: ngram, num_speculative_tokens: 8, prompt_lookup_max: 4, prompt_lookup_min: 2}"
 )
 MODEL = "verl-online-refiner/SmolLM2-135M-Instruct"
-"""Where `scripts/get_smollm2.py` puts it in the user's cache."""
+"""The model's folder in the user's cache, where `scripts/get_smollm2.py` puts it."""
 LORA = (
     "actor_rollout_ref.model.lora_rank=8",
     "actor_rollout_ref.model.lora_alpha=16",
@@ -88,7 +88,7 @@ ARMS = {
         (SKIP, CAP, "refiner.placement=shared", *LORA),
     ),
 }
-"""Name: what it is, and its overrides. Each saving (+) comes on top of the one above."""
+"""The arms by name, each with a description and its overrides. Each saving (+) is added to the one above it."""
 TRL_ARMS = {
     "trl": "TRL's GRPOTrainer",
     "trl_kl": "TRL's GRPOTrainer, beta=0.001",
@@ -103,20 +103,26 @@ STAGES = {
     "log-probs": (("old_log_prob", "refine_log_prob", "kl_ref", "ref", "adv"), ("refine_log_prob", "kl_ref")),
     "the policy learns": (("update_actor", "update_weights"), ("update_actor",)),
 }
-"""What a run says that it does (``stage.json``): its timers, and the counters of its tokens."""
+"""The stages that a run reports (``stage.json``), each with its timers and the counters of its tokens."""
 POLL_S, MEMORY_POLL_S = 0.05, 10.0
-"""Seconds between two looks at the stage, and at the memory within one, which takes the kernel most of a second."""
+"""Seconds between reads of the stage, and between reads of the memory, which take nearly a second."""
 Cost = dict[str, float]
-"""One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
-``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
-accepted; ``attempted``: share of the responses that were refined; ``kept``: share of the acceptances that a budget was
-expected to keep; ``memory_gb``: the most of all processes together, shared pages by share. For each stage
-``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a step in no stage. TRL's arms have seconds
-and memory only."""
+"""The cost of one arm, as medians over its steps in seconds, and these numbers.
+
+``exposed_s``: the seconds that refining adds to a step, as the run itself measures them.
+``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps; infinite without any.
+``attempted``: the share of the responses that were refined.
+``kept``: the share of the acceptances that a budget was expected to keep.
+``memory_gb``: the peak memory of all processes together, with shared pages divided among them.
+``STAGE, s``, ``STAGE, CPU s``, ``STAGE, tokens``: the cost of each stage.
+``rest``: the share of a step that is in no stage.
+
+TRL's arms have seconds and memory only.
+"""
 
 
 def watch(job: subprocess.Popen[bytes], run_dir: RunDir) -> tuple[list[dict[str, float]], float]:
-    """Wait for a job, and return what all its processes used.
+    """Wait for a job, and return the CPU time and memory that all its processes used.
 
     A process that ends between two stages is counted up to the last change of stage.
 
@@ -150,7 +156,7 @@ def watch(job: subprocess.Popen[bytes], run_dir: RunDir) -> tuple[list[dict[str,
 
 
 def family(driver: psutil.Process) -> list[psutil.Process]:
-    """Return a process and all that it started; none if it has ended."""
+    """Return a process and all processes that it started; an empty list if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return [driver, *driver.children(recursive=True)]
     return []
@@ -177,10 +183,10 @@ def command_of(name: str, num_steps: int, run_dir: RunDir, overrides: list[str],
 
 
 def run_arm(name: str, folder: Path, num_steps: int, warm_up: int, overrides: list[str], trl: Path | None) -> Cost:
-    """Run an arm, unless it has been, and return what its steps cost.
+    """Run an arm, unless it is complete already, and return the cost of its steps.
 
     Raises:
-        RuntimeError: The run failed; names its log.
+        RuntimeError: If the run failed; the message names its log.
     """
     run_dir = RunDir(folder / name)
     metrics, watched = folder / name / "metrics.jsonl", folder / name / "watched.json"
@@ -205,7 +211,7 @@ def run_arm(name: str, folder: Path, num_steps: int, warm_up: int, overrides: li
 
 
 def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cost:
-    """Return what the steps of an arm cost, by their metrics and their CPU seconds by stage."""
+    """Return the cost of an arm's steps, from their metrics and their CPU seconds by stage."""
 
     def median(rows: list[dict[str, float]], *names: str) -> float:
         return statistics.median(sum(row.get(name, 0.0) for name in names) for row in rows)
@@ -234,7 +240,7 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
 
 
 def table(costs: dict[str, Cost]) -> str:
-    """The costs as a Markdown table; a cell is empty where an arm has no such number."""
+    """Return the costs as a Markdown table; a cell is empty where an arm has no such number."""
     columns = ["arm", "step, s", "to none", "to static KL", "rollout, s", "exposed, s", "hidden, s", "refined"]
     columns += ["tokens a pair", "kept", "memory, GB"]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
@@ -251,7 +257,7 @@ def table(costs: dict[str, Cost]) -> str:
 
 
 def by_stage(costs: dict[str, Cost]) -> str:
-    """The same by stage as a Markdown table, and the share of a step's seconds that is in no stage."""
+    """Return the same by stage as a Markdown table, and the share of a step's seconds that is in no stage."""
     lines = [f"| arm: s / CPU s / tokens | {' | '.join(STAGES)} | rest |", "|---" * (len(STAGES) + 2) + "|"]
     for name, cost in costs.items():
         if name in TRL_ARMS:
@@ -265,7 +271,7 @@ def by_stage(costs: dict[str, Cost]) -> str:
 
 
 def main() -> None:
-    """Run the arms one after the other and write what they cost."""
+    """Run the arms one after the other and write their costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6, help="of each arm")
     parser.add_argument("--warm-up", type=int, default=1, help="steps of each arm that are left out")

@@ -1,4 +1,4 @@
-"""What a job does until its first request and until its end, in wall and CPU seconds, by phase.
+"""The wall and CPU seconds of a job, by phase, until its first request and until its end.
 
     python -m experiments.bench_start [--platform cpu|gpu] [--runs 3] [--steps N] [OVERRIDE...]
 
@@ -77,7 +77,7 @@ def medians(runs: list[Times]) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Run the jobs and print what they took."""
+    """Run the jobs and print their seconds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--platform", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--runs", type=int, default=3, help="of each kind of job")

@@ -25,7 +25,7 @@ from recipe.runs.files import read_rows
 
 SFT = ("constraint.mode=sft", "constraint.eta=0.03")
 LAST = 0.1
-"""Share of a run's steps whose mean is reported."""
+"""The share of a run's steps, the last ones, whose mean is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Experiment:
     num_steps: int
     arms: tuple[str, ...] = ("none", "static_kl", "refiner")
     paper: dict[str, str]
-    """The paper's pass@1 on HumanEval, where it is known."""
+    """The paper's pass@1 on HumanEval, by arm, if it is known."""
 
     def runs(self, seeds: Sequence[int], wanted: Sequence[str]) -> dict[str, dict[str, list[str]]]:
         """Return the overrides of each run, by arm and name of the run."""
@@ -65,13 +65,13 @@ EXPERIMENTS = {
 
 
 def mean_of(steps: list[dict[str, Any]], name: str) -> float | None:
-    """Return the mean of a metric over a run's last steps, as far as they have it."""
+    """Return the mean of a metric over those of a run's last steps that have it."""
     values = [step[name] for step in steps[-max(1, round(LAST * len(steps))) :] if step.get(name) is not None]
     return statistics.fmean(values) if values else None
 
 
 def hours_of(steps: list[dict[str, Any]]) -> float:
-    """Return how long a run's steps took."""
+    """Return the hours that a run's steps took."""
     return sum(step["timing_s/step"] for step in steps) / 3600
 
 
@@ -104,7 +104,7 @@ def _cell(values: list[float | None]) -> str:
 
 
 def main() -> int:
-    """Run what is missing and print the table."""
+    """Run the missing runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -38,7 +38,7 @@ def log_probs(model: Any, prompt_ids: list[int], token_ids: list[int]) -> torch.
 def differences(
     model: Any, tokenizer: Any, prompt: InPlacePrompt, pair: dict[str, Any], settings: dict[str, Any]
 ) -> dict[str, list[float]] | None:
-    """Return what a template adds to the log-prob of each token of a response, by what became of the token."""
+    """Return how a template changes the log-probs of a response's tokens, by whether the refinement keeps a token."""
     chat = pair["prompt"]
     own = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **settings)
     response, refined = (tokenizer.encode(pair[name], add_special_tokens=False) for name in ("response", "refined"))

@@ -1,4 +1,4 @@
-"""Steps of a trainer of TRL's on the task of ``bench_overhead``; run by TRL's Python, with this repository on its path.
+"""Training steps with TRL on the task of ``bench_overhead``; run by TRL's Python, with this repository on its path.
 
 python experiments/trl_steps.py ARM MODEL ROWS STEPS RUN_DIR
 
@@ -25,11 +25,11 @@ ARMS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "trl_kl": (GRPOTrainer, GRPOConfig, {"beta": 0.001}),
     "trl_sdpo": (SDPOTrainer, SDPOConfig, {"distillation_weight": 0.5, "teacher_model_kind": "base"}),
 }
-"""Trainer, its config, and settings. SDPO's teacher is the initial model, shown a solved answer of the group."""
+"""The arms: trainer, its config, and settings. SDPO's teacher is the initial model, shown a group's solved answer."""
 
 
 def reward(completions: list[Any], ground_truth: list[str], **_: object) -> list[float]:
-    """Return the score of each answer, as verl's reward loop does, some at once."""
+    """Return the score of each answer, several at a time, as verl's reward loop does."""
 
     async def scores() -> list[dict[str, Any]]:
         texts = [completion[0]["content"] for completion in completions]
@@ -40,7 +40,7 @@ def reward(completions: list[Any], ground_truth: list[str], **_: object) -> list
 
 
 class Clock(TrainerCallback):
-    """Writes the seconds of each step, drawing and learning together."""
+    """A callback that writes the seconds of each step, sampling and learning together."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.began_at = path, 0.0

@@ -1,1 +1,1 @@
-"""A quarter of an hour of GPU: a list of jobs that runs by itself, and the page of what came back."""
+"""A list of jobs that runs by itself within 15 minutes on a GPU, and the page with its results."""

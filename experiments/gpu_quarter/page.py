@@ -13,7 +13,7 @@ from experiments.lab.protocol import HELD_OUT
 
 PAGE = Path(__file__).resolve().parents[1] / "gpu.md"
 EARLIER = "h100.json"
-"""A quarter of an hour before there was this list."""
+"""The results of 15 minutes that were measured before this list existed."""
 Results = Mapping[str, dict[str, Any]]
 NUM_SIZED_STEPS = 3
 STAGES = {
@@ -25,7 +25,7 @@ STAGES = {
     "update": ("timing_s/update_actor",),
     "weights to vLLM": ("timing_s/update_weights",),
 }
-"""Column: the metrics that are summed up in it."""
+"""The columns, each with the metrics that are summed in it."""
 MEMORY = {
     "rollout awake": "memory_gb/rollout",
     "asleep": "memory_gb/asleep",
@@ -78,12 +78,12 @@ def passed(results: Results, *names: str) -> dict[str, dict[str, Any]]:
 
 
 def is_whole(result: Mapping[str, Any]) -> bool:
-    """Tell whether a job had done all its steps when its time was over."""
+    """Return whether a job had done all its steps when its time was up."""
     return bool(result["state"] == CUT and len(result["figures"].get("steps", ())) == NUM_SIZED_STEPS)
 
 
 def machine(results: Results) -> list[str]:
-    """Return on what the jobs ran."""
+    """Return the lines about the machine on which the jobs ran."""
     lines = dict.fromkeys(
         f"- {one['device']}, {one['cpus']} CPU cores, driver {one['driver']}, "
         + ", ".join(f"{name} {version}" for name, version in one["versions"].items())
@@ -94,7 +94,7 @@ def machine(results: Results) -> list[str]:
 
 
 def jobs(results: Results) -> list[str]:
-    """Return what became of each job."""
+    """Return the outcome of each job."""
     rows, faults, missing = [], [], []
     for name, (job, _) in JOBS.items():
         one = results.get(name)
@@ -206,7 +206,7 @@ def memory(results: Results) -> list[str]:
 
 
 def log_probs(results: Results) -> list[str]:
-    """Return what log-probs cost without flash-attn."""
+    """Return the cost of log-probs without flash-attn."""
     rows = [
         [way, f"{one[way]['forward_s']:.4f}", f"{one[way]['backward_s']:.4f}", f"{one[way]['largest_error']:.3f}"]
         for one in passed(results, "log-probs").values()
@@ -221,7 +221,7 @@ def log_probs(results: Results) -> list[str]:
 
 
 def quickstart(results: Results) -> list[str]:
-    """Return what the quickstart's steps did."""
+    """Return the metrics of the quickstart's steps."""
     found = passed(results, "quickstart")
     if not found:
         return []
@@ -240,7 +240,7 @@ def quickstart(results: Results) -> list[str]:
 
 
 def earlier(found: Mapping[str, Any]) -> list[str]:
-    """Return what was measured before there was this list."""
+    """Return the results that were measured before this list of jobs existed."""
     starts, engines = found["start_s"], {size: one for size, one in found["sleep"].items() if isinstance(one, dict)}
     phases = list(starts["preloaded"])
     rows = [[name, *(starts[name].get(phase, "") for phase in phases)] for name in ("preloaded", "plain")]
@@ -262,7 +262,7 @@ def earlier(found: Mapping[str, Any]) -> list[str]:
 
 
 def soak(results: Results) -> list[str]:
-    """Return what sleeping costs."""
+    """Return the cost of sleeping."""
     found = passed(results, "soak")
     if not found:
         return []

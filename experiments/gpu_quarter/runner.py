@@ -1,4 +1,4 @@
-"""Runs jobs one after the other within a time, and keeps one JSON file of each.
+"""The runner of jobs, one after the other within a time limit, with one JSON file for each.
 
 A job is a process of its own with a time limit. A mark in its environment finds all that it has started, whatever
 session that is in. Only jobs that measure nothing have a neighbour, one at most, and each then has a ``/tmp`` of its
@@ -25,19 +25,19 @@ import psutil
 MARK = "GPU_QUARTER_JOB"
 POLL_S = 0.5
 GRACE_S = 15.0
-"""What a job that is ended has to end its own processes."""
+"""The seconds that an ended job has to end its own processes."""
 END_S = 35.0
-"""What is kept back of the time for ending the last two jobs."""
+"""The seconds of the time limit that are reserved for ending the last two jobs."""
 NUM_KILLS = 3
 NUM_LINES = 200
-"""Of the log of a job that did not pass."""
+"""The number of last lines that are kept of a failed job's log."""
 PASSED, FAILED, HUNG, CUT = "passed", "failed", "hung", "cut"
-"""What becomes of a job. One that was cut by the end of the time is run again by the next call."""
+"""The outcomes of a job. A job that was cut off by the time limit is run again by the next call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something to be run on a GPU."""
+    """A job for a GPU."""
 
     name: str
     shows: str
@@ -47,12 +47,12 @@ class Job:
     measures: bool = True
     """Whether its seconds or its memory count, so that nothing may run beside it."""
     needs: tuple[str, ...] = ()
-    """Jobs without whose pass it is not run."""
+    """The jobs that must have passed before this one is run."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A job under way."""
+    """A running job."""
 
     job: Job
     process: subprocess.Popen[bytes]
@@ -60,7 +60,7 @@ class Running:
     began: float
     log: Path
     peak_mib: float = 0.0
-    """GPU memory in use at its highest, of all processes."""
+    """The peak GPU memory of all processes in MiB."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Runner:
         output: Folder of the JSON files, the logs and what jobs leave.
         command: Returns the command of a job; it writes its figures as ``NAME.figures.json``, with ``faults`` among
             them.
-        facts: Of the machine, for every JSON file.
+        facts: Facts about the machine, which every JSON file records.
     """
 
     output: Path
@@ -104,7 +104,7 @@ class Runner:
         return all(self.state_of(job.name) == PASSED for job in jobs)
 
     def state_of(self, name: str) -> str | None:
-        """Return what became of a job; None: it has not been run."""
+        """Return the outcome of a job; None: it has not been run."""
         with contextlib.suppress(OSError, ValueError):
             return str(json.loads((self.output / f"{name}.json").read_text())["state"])
         return None
@@ -131,7 +131,7 @@ class Runner:
         return Running(job, process, mark, time.monotonic(), log)
 
     def _watch(self, running: Sequence[Running], deadline: float) -> list[Running]:
-        """Finish what has ended or must end, and return the rest."""
+        """Finish the jobs that have ended or must end, and return the others."""
         left, used = [], gpu_mib() if running else 0.0
         for one in running:
             one.peak_mib = max(one.peak_mib, used)
@@ -174,7 +174,7 @@ class Runner:
         print(f"{one.job.name}: {state} after {seconds:.0f} s {'; '.join(faults)}", flush=True)
 
     def _end_leftovers(self) -> None:
-        """End what an earlier call left when it was killed."""
+        """End the processes that an earlier call left when it was killed."""
         for file in self.output.glob("*.running"):
             end(file.read_text())
             file.unlink()
@@ -241,7 +241,7 @@ def own_tmp(output: Path) -> list[str]:
 
 @functools.cache
 def has_private_tmp(output: Path) -> bool:
-    """Tell whether a process can have a ``/tmp`` of its own: as root, and where nothing that it needs is there."""
+    """Return whether a process can have a ``/tmp`` of its own: as root, and where nothing that it needs is there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home())
     needed = [output, Path.cwd(), cache, Path(sys.prefix), *map(Path, filter(None, sys.path))]
     if (

@@ -1,4 +1,4 @@
-"""Runs of the main job and of stock verl, and what they measured."""
+"""Runs of the main job and of stock verl, and their measurements."""
 
 import json
 import os
@@ -19,7 +19,7 @@ RUN_MARK = "GPU_QUARTER_RUN"
 Steps = list[dict[str, Any]]
 GRADIENT = "actor/grad_norm"
 KEPT = (GRADIENT, "reward/mean", HELD_OUT)
-"""Metrics that say something where they are 0."""
+"""The metrics that are kept even if they are 0."""
 OWN = ("platform=", "run_dir=", "refiner.", "constraint.", "measure.")
 """Keys that stock verl does not have."""
 
@@ -65,14 +65,14 @@ def train(
 
 
 def steps_of(metrics: Path) -> Steps:
-    """Return what each step measured, in our format or verl's, without what was 0 and says nothing by it."""
+    """Return each step's metrics, in our format or verl's, without metrics that are 0 and not in ``KEPT``."""
     rows = list(read_rows(metrics)) if metrics.exists() else []
     flat = [{"step": row["step"], **row["data"]} if "data" in row else row for row in rows]
     return [{name: value for name, value in row.items() if value or name in KEPT} for row in flat]
 
 
 def rounded(value: Any) -> Any:
-    """Return it with numbers of five digits."""
+    """Return a value with its numbers rounded to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):

@@ -40,7 +40,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_
 
 
 def words(number: int, end_every: int) -> list[str]:
-    """Return so many words, of which one in so many ends a refinement: no random model ends its turn."""
+    """Return ``number`` words, of which one in ``end_every`` ends a refinement: no random model ends its turn."""
     return [f"end{index}" if index % end_every == 0 else f"w{index}" for index in range(number)]
 
 
@@ -48,11 +48,11 @@ def save(folder: Path, shape: str, *, num_prompts: int, prompt_words: int, refin
     """Write ``model/``, ``prompts.parquet`` and ``words.jinja`` into a folder.
 
     Args:
-        folder: There is one.
-        shape: Of ``SHAPES``.
-        num_prompts: Rows.
-        prompt_words: Of each.
-        refinement_words: On average, where there is no limit: lengths are geometric.
+        folder: An existing folder.
+        shape: A name in ``SHAPES``.
+        num_prompts: The number of rows.
+        prompt_words: The number of words in each prompt.
+        refinement_words: The mean number of words in a refinement without a limit; lengths are geometric.
     """
     import pandas
     import torch

@@ -1,4 +1,4 @@
-"""What the experiment compares: algorithms, and arms as overrides of a preset, each with its weight."""
+"""The algorithms and arms that the experiment compares; an arm is overrides of a preset, with a weight."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,7 +32,7 @@ def kl_in_loss(weight: float) -> Overrides:
 
 
 def dynamic(mode: str, *more: str) -> Callable[[float], Overrides]:
-    """A dynamic constraint, by eta."""
+    """Return a dynamic constraint, by eta."""
     return lambda weight: (f"constraint.mode={mode}", f"constraint.eta={weight}", *more)
 
 
@@ -48,7 +48,7 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "soft": (dynamic("sft", FADING, "constraint.target=soft"), ETAS),
     "in_place": (dynamic("penalty", "constraint.target=in_place"), WEIGHTS),
 }
-"""Name: its overrides by weight, and the weights that are tried: as many for each."""
+"""The methods by name, each with its overrides by weight and the weights tried: the same number for each."""
 STATIC = ("kl_in_reward", "kl_in_loss")  # those of `TUNED` that are no dynamic constraint
 LIKE: dict[str, dict[str, Overrides]] = {
     "sft": {
@@ -62,15 +62,17 @@ LIKE: dict[str, dict[str, Overrides]] = {
         "own_solved": ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0"),
     },
 }
-"""By method: name of an arm, and what it adds to the method at its weight. `own_solved` is a control: own solved
-responses and no refinements."""
+"""The arms that add overrides to a method at its weight, by method and by the arm's name.
+
+`own_solved` is a control: it imitates the policy's own solved responses and no refinements.
+"""
 
 
 def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
-    """Return all arms of which the weight is known.
+    """Return all arms whose weight is known.
 
-    The committed runs have four arms more, `penalty_divergence`, `sft_blocks`, `constant` and `other`: their keys are
-    gone.
+    The committed runs have four more arms, `penalty_divergence`, `sft_blocks`, `constant` and `other`, whose keys no
+    longer exist.
     """
     tuned = {name: TUNED[name][0](weight) for name, weight in weights.items() if name in TUNED}
     like = {name: (*tuned[method], *more) for method in LIKE if method in tuned for name, more in LIKE[method].items()}

@@ -47,9 +47,9 @@ Steps = metrics.Steps
 
 
 def _mean(*names: str, at: slice = LAST, if_any: bool = False) -> Callable[[Steps], float | None]:
-    """Return what computes the mean, over some of the steps that have it, of a metric or of its share of another one.
+    """Return a function that computes a metric's mean over some steps, or the mean of its ratio to a second metric.
 
-    With ``if_any`` it is None if all are 0: a stage that a mode leaves out reports that.
+    With ``if_any`` the mean is None if all values are 0, since a stage that a mode leaves out reports 0.
     """
 
     def mean(steps: Steps) -> float | None:
@@ -88,7 +88,7 @@ def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
 
 
 def page(rules: Protocol, path: Path) -> str:
-    """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
+    """Return the page's part about an experiment, from its protocol's file and the metrics beside it."""
     is_done = {"calibrate": bool(rules.learning_rates) and rules.learning_rate is not None, "tune": rules.is_tuned}
     phases = [phase for phase, is_one in is_done.items() if is_one]
     parts = [chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase in phases]
@@ -102,7 +102,7 @@ def page(rules: Protocol, path: Path) -> str:
 
 
 def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
-    """Return what `calibrate` or `tune` tried: mean outcomes over its seeds, what was taken in bold; their spread."""
+    """Return the values that `calibrate` or `tune` tried, with mean outcome and spread over seeds, chosen ones bold."""
     found = {name: rules.held_out_of(steps) for name, steps in runs.items()}
     taken = {"learning rate": rules.learning_rate, **(rules.weights or {})}
     trials = rules.trials(phase)
@@ -126,7 +126,7 @@ def _spread(rules: Protocol, trials: Trials, found: Mapping[str, Mapping[int, fl
 
 
 def of_base_model(rates: Mapping[str, float]) -> str:
-    """Return the table of what a base model solves of the held-out problems, and of what it does to wrong answers."""
+    """Return the table of a base model's share of solved held-out problems, and its results on wrong answers."""
     columns = {
         "solved": "right",
         "improved": "improves",
@@ -139,7 +139,7 @@ def of_base_model(rates: Mapping[str, float]) -> str:
 
 
 def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
-    """Return the page's tables in Markdown: for each algorithm outcomes, contrasts, what else was measured."""
+    """Return the page's tables in Markdown: outcomes, contrasts and other measurements for each algorithm."""
     parts = []
     for algorithm, arms in by_algorithm(runs).items():
         outcomes = outcomes_of(rules, arms)
@@ -212,7 +212,7 @@ def _markdown(rows: Iterable[Sequence[str]]) -> str:
 
 @matplotlib.rc_context(STYLE)
 def outcomes(by_algorithm: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Draw a panel an algorithm and a row an arm: its runs as dots, their interquartile mean with its interval."""
+    """Draw a panel per algorithm and a row per arm: its runs as dots, their interquartile mean with its interval."""
     heights = [len(arms) for arms in by_algorithm.values()]
     figure = Figure(figsize=(6.4, 0.9 + sum(heights) * ROW + 0.45 * len(heights)), layout="constrained")
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]

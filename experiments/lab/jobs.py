@@ -17,13 +17,13 @@ from recipe.runs.files import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = f"--config-dir={ROOT / 'experiments' / 'config'}"
-"""What lets Hydra find the experiments' own presets beside those of the package."""
+"""The option by which Hydra finds the experiments' own presets beside the package's presets."""
 POLL_S, GRACE_S = 0.5, 20.0
-"""What a run that is ended has to end its processes."""
+"""Seconds between two looks at a run, and seconds that an ended run has to end its processes."""
 
 
 def is_complete(run_dir: Path, num_steps: int) -> bool:
-    """Tell whether a run has done all its steps."""
+    """Return whether a run has done all its steps."""
     path = run_dir / "metrics.jsonl"
     return path.exists() and max((row["step"] for row in read_rows(path)), default=0) >= num_steps
 
@@ -39,19 +39,19 @@ def run_all(
     is_done: Callable[[Path], bool] = lambda run_dir: True,
     on_complete: Callable[[str], None] = lambda name: None,
 ) -> bool:
-    """Run what is not complete, and return whether all is; what was cut off goes on from its last checkpoint.
+    """Run all incomplete runs, and return whether all are complete; a run that was cut off resumes from a checkpoint.
 
-    Whatever ends this call ends the runs that are under way.
+    Running runs are ended whenever this call ends.
 
     Args:
-        runs: Overrides of each run, by its name.
-        folder: Of the run directories; a run's log stands beside its own.
-        num_steps: Of each.
-        parallel: So many at a time.
-        minutes: After that nothing begins, and what is running is ended. None: no limit.
-        prefix: Stands before each run's command, as ``unshare`` does for runs that must not share ``/tmp``.
-        is_done: What a run directory must show beside its steps.
-        on_complete: Called with each complete run's name.
+        runs: The overrides of each run, by its name.
+        folder: The folder of the run directories; each run's log is beside its directory.
+        num_steps: The number of steps of each run.
+        parallel: The number of runs at the same time.
+        minutes: The time limit, after which no run begins and running ones are ended. None: no limit.
+        prefix: Words before each run's command, such as ``unshare`` for runs that must not share ``/tmp``.
+        is_done: A further condition, beside its steps, for a run directory to be complete.
+        on_complete: A function called with each complete run's name.
     """
     deadline, stops = float("inf") if minutes is None else time.monotonic() + 60 * minutes, Event()
     # Threads that wait for a core spin: runs beside each other share the cores.
@@ -106,7 +106,7 @@ def _command(name: str, run_dir: Path, num_steps: int, overrides: Sequence[str])
 
 
 def _run(command: list[str], log: Path, environment: dict[str, str], is_over: Callable[[], bool]) -> bool:
-    """Run a command to its end, and return whether it had to be ended before, since time was over."""
+    """Run a command to its end, and return whether it had to be ended earlier by the time limit."""
     with log.open("a") as file:
         streams = {"stdout": file, "stderr": subprocess.STDOUT}
         job = psutil.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
@@ -119,7 +119,7 @@ def _run(command: list[str], log: Path, environment: dict[str, str], is_over: Ca
 
 
 def end(job: psutil.Process) -> None:
-    """End a process, which leads a session, and all that it has started: first politely, so that Ray ends its own."""
+    """End a session's leader and all processes that it started: first politely, so that Ray ends its own."""
     processes = [job, *job.children(recursive=True)]
     job.terminate()
     _, left = psutil.wait_procs(processes, timeout=GRACE_S)

@@ -1,4 +1,4 @@
-"""The metrics of a phase's runs, in one small file that is committed as they come: what the page is computed from."""
+"""The metrics of a phase's runs in one small committed file, from which the page is computed."""
 
 import csv
 import hashlib
@@ -37,13 +37,13 @@ def read(path: Path) -> dict[str, Steps]:
 
 
 def fingerprint(base: Path) -> str:
-    """Return what tells a folder's weights from those that another machine's arithmetic made by the same recipe."""
+    """Return a hash of a folder's weights, which differ between machines even with the same recipe."""
     with (base / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def add(path: Path, run: str, steps: Iterable[Mapping[str, Any]], held_out: Sequence[str], base: str) -> None:
-    """Add a run to a file: the step, the held-out metrics and `SIDE`; what a step did not measure stays empty."""
+    """Add a run to a file: the step, the held-out metrics and `SIDE`; missing metrics stay empty."""
     names = ["step", *held_out, *SIDE]
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()

@@ -1,4 +1,4 @@
-"""What the experiment decides by: set before its final runs, in a file that stands in the history before them.
+"""The rules of the experiment, which were set and committed before its final runs.
 
 Three phases: `calibrate` chooses the learning rate, `tune` the weights, both on seeds that are thrown away, `final`
 compares. The lab's file is `experiments/results/lab.yaml`; a phase completes it for the next one.
@@ -16,7 +16,7 @@ from experiments.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, Overrides, 
 
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 HELD_OUT = "val-core/mini_apps/acc/mean@4"
-"""Share of solved answers, 4 to each held-out problem, at temperature 1."""
+"""The share of solved answers, 4 to each held-out problem, at temperature 1."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,17 +26,20 @@ class Protocol:
     experiment: str = "lab"
     """The preset that the overrides of a run are for."""
     held_out: list[str] = field(default_factory=lambda: [HELD_OUT])
-    """Metrics whose mean is the held-out share."""
+    """The metrics whose mean is the held-out share."""
     num_steps: int = 20
     outcome_steps: list[int] = field(default_factory=lambda: [10, 15, 20])
     """The outcome of a run is its mean held-out share at these steps."""
     before: float = 0.13
-    """Held-out share of the base model (its rates.json)."""
+    """The held-out share of the base model (its rates.json)."""
     collapse: float = 0.15
     """A run collapses if its held-out share falls by more than that from its maximum, or ends below `before`."""
     learning_rates: list[float] = field(default_factory=lambda: [2.5e-4, 5e-4, 1e-3])
-    """Tried with verl's static KL at its default weight. Taken is the lowest at which the policy begins to degenerate
-    (the paper's A.1): whose mean outcome is by more than `collapse` below that of a lower one; or the highest."""
+    """The learning rates that are tried, with verl's static KL at its default weight.
+
+    The lowest rate at which the policy begins to degenerate is chosen (the paper's A.1): its mean outcome is lower than
+    a smaller rate's by more than `collapse`. If there is none, the highest rate is chosen.
+    """
     default_kl: float = 0.001
     calibration_seeds: list[int] = field(default_factory=lambda: [101, 102])
     learning_rate: float | None = None
@@ -44,20 +47,27 @@ class Protocol:
     tried: dict[str, list[float]] = field(
         default_factory=lambda: {name: list(weights) for name, (_, weights) in TUNED.items()}
     )
-    """Weights of each method, as many for every one."""
+    """The weights that are tried for each method, the same number for each."""
     weights: dict[str, float] | None = None
-    """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one. A method that
-    is not tried keeps its own."""
+    """The chosen weight of each method: the best mean outcome over the tuning seeds, at a tie the smaller weight.
+
+    A method that is not tried keeps its own weight.
+    """
     seeds: dict[str, list[int]] = field(default_factory=lambda: {"dapo": [1, 2, 3, 4, 5, 6], "ppo": [1, 2, 3, 4]})
     few_seeds: dict[str, int] = field(default_factory=lambda: {"sft_rescue": 3})
-    """Arms beside the question, with so many of the seeds."""
+    """Arms that are not part of the main question, with the number of seeds that each has."""
     arms: dict[str, list[str] | None] = field(default_factory=lambda: {"dapo": list(UNTUNED), "ppo": None})
-    """By algorithm. Not chosen yet: none, and by their outcome in tuning the best static KL and the two best dynamic
-    constraints."""
+    """The arms of the final phase, by algorithm.
+
+    Before they are chosen: `none`, and by their outcome in tuning the best static KL and the two best dynamic
+    constraints.
+    """
     contrasts: list[list[str]] | None = None
-    """Differences of mean outcomes that are tested, the p-values corrected together (Holm). Not chosen yet: of the best
-    dynamic constraint and the best static KL in tuning, of sft with its gate and without, of the best dynamic one and
-    none."""
+    """The pairs of arms whose mean outcomes are compared; the p-values are corrected together (Holm).
+
+    Before they are chosen: the best dynamic constraint and the best static KL in tuning, sft with and without its gate,
+    and the best dynamic constraint and none.
+    """
 
     @property
     def is_tuned(self) -> bool:
@@ -90,9 +100,9 @@ class Protocol:
         return (*ALGORITHMS[algorithm], f"actor_rollout_ref.actor.optim.lr={rate}", *seeds)
 
     def _tried(self, phase: str) -> Iterator[tuple[str, float, str, Overrides]]:
-        """Yield of each run of `calibrate` or `tune` what it helps to choose, the value, its name and overrides.
+        """Yield (the choice, the value tried, the run's name, its overrides) for each run of `calibrate` or `tune`.
 
-        A method of the committed runs whose keys are gone has no overrides.
+        A method of the committed runs whose keys no longer exist has no overrides.
         """
         algorithm = next(iter(self.seeds))  # that learning rate and weights are chosen with
         if phase == "calibrate":
@@ -127,13 +137,13 @@ class Protocol:
         return fmean(held_out[step] for step in self.outcome_steps)
 
     def collapses(self, held_out: Mapping[int, float]) -> bool:
-        """Tell whether a run collapses."""
+        """Return whether a run collapses."""
         shares = [self.before, *(held_out[step] for step in sorted(held_out))]
         falls = (max(shares[: place + 1]) - share for place, share in enumerate(shares))
         return max(falls) > self.collapse or shares[-1] < self.before
 
     def choose_learning_rate(self, found: Mapping[str, Mapping[int, float]]) -> float:
-        """Return the learning rate that the calibration's runs speak for, by their names."""
+        """Return the learning rate that the calibration's runs, given by name, lead to."""
         best = 0.0
         for rate, names in sorted(self.trials("calibrate")["learning rate"].items()):
             mean = self.mean_outcome(found, names)

@@ -45,7 +45,7 @@ def restore_weights(base: Path) -> None:
 
 
 def choose(rules: protocol.Protocol, phase: str, path: Path) -> None:
-    """Complete the protocol by what a phase has found."""
+    """Complete the protocol by the choices of a phase."""
     found = {name: rules.held_out_of(steps) for name, steps in metrics.read(metrics.path_of(path, phase)).items()}
     if phase == "calibrate":
         rules.learning_rate = rules.choose_learning_rate(found)

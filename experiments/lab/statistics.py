@@ -1,4 +1,4 @@
-"""What a few seeds can tell: interquartile means, corrected p-values.
+"""Statistics of a few seeds: interquartile means, corrected p-values.
 
 After "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (Agarwal et al., 2021), for one task.
 """
@@ -18,9 +18,9 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the two-sided p of the difference of two means, over all ways to deal the values out again.
+    """Return the two-sided p of a difference between two means, over all permutations of the values.
 
-    Of two dozen values there are millions of ways.
+    Two dozen values have millions of permutations.
     """
     values, number = np.concatenate([np.asarray(first, float), np.asarray(second, float)]), len(first)
     sums = np.array([sum(way) for way in itertools.combinations(values, number)])

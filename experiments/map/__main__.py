@@ -22,7 +22,7 @@ import warnings
 from recipe.cpu_platform import ENVIRONMENT
 
 EFFECT, ALPHA, POWER = 0.03, 0.001, 0.8
-"""PROTOCOL.md: a difference of the solve rate, p of one of ten contrasts for 0.01 together, chance to find it."""
+"""The values of PROTOCOL.md: a difference of the solve rate, the p that each of ten contrasts needs, and the power."""
 
 
 def quietly() -> None:

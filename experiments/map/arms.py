@@ -1,4 +1,4 @@
-"""The arms: overrides of the product's and verl's config, and who writes the better answers."""
+"""The arms: overrides of the product's and verl's config, and the source of the better answers."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ COMMON: Overrides = (
     "measure.num_kl_rollouts=0",
     "measure.cross_entropy_all_every=0",
 )
-"""64 responses a step in two mini-batches, as in the lab's first task (``experiments/lab``)."""
+"""The common overrides: 64 responses a step in two mini-batches, as in the lab's first task (``experiments/lab``)."""
 DOUBLE = ("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
 NO_GATE = ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null")
 OWN = ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0")
@@ -33,17 +33,17 @@ OWN = ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one side of a comparison does."""
+    """One side of a comparison."""
 
     overrides: Callable[[float], Overrides]
-    """By its weight."""
+    """A function that returns the arm's overrides, given its weight."""
     grid: tuple[float, ...] = ()
-    """Weights that are tried; empty: it has none, or takes that of another arm."""
+    """The weights that are tried; empty: the arm has none, or takes another arm's weight."""
     source: str = "refiner"
     uses_refiner: bool = False
-    """Whether the kind of refiner changes it; of others one run serves for all kinds."""
+    """Whether the kind of refiner changes the arm; otherwise one run serves for all kinds."""
     like: str = ""
-    """Whose weight it takes."""
+    """The arm whose weight this arm takes."""
 
 
 SFT = dynamic("sft", FADING)
@@ -62,8 +62,10 @@ ARMS = {
     "penalty": Arm(dynamic("penalty"), (0.003, 0.01, 0.03, 0.1), uses_refiner=True),
     "penalty_paper": Arm(lambda weight: dynamic("penalty")(1e-3), uses_refiner=True),
 }
-"""By name. ``penalty_paper`` has the paper's eta; ``double`` has twice the questions a step, and no refiner: what an
-arm with a refiner writes at most."""
+"""The arms by name. ``penalty_paper`` has the paper's eta.
+
+``double`` has twice the questions a step and no refiner, so it writes as many tokens as an arm with a refiner at most.
+"""
 
 
 @functools.cache

@@ -30,32 +30,32 @@ from experiments.map.tasks import (
 )
 
 FOLDER = Path(os.environ.get("MAP_BASES", "runs/map/bases"))
-"""Where bases are kept; a base of the same strength and seed is trained again if it is not there."""
+"""The folder of the bases; a base is trained again if the folder has none of its strength and seed."""
 BY_SKILL = ["sums", "rotate", "sort", "swap", "sort_down", "successor", "reverse", "complement"]
 """The rules from the one that pi_0 does worst to the one that it does best."""
 SHARES = {
     "weak": [0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25, 0.35],
     "strong": [0.10, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75],
 }
-"""By strength: how many of a rule's demonstrations are right, in the order of BY_SKILL."""
+"""The share of right demonstrations for each rule, in the order of BY_SKILL, by strength."""
 LESSONS = {"weak": 2400, "strong": 600}
-"""A strong base has had the weak one's, too."""
+"""The number of lessons by strength; a strong base also has the weak one's lessons."""
 NUM_QUESTIONS, NUM_REFINED, NUM_SHOWN = 40, 48, 8
-"""Demonstrations of each kind in a lesson."""
+"""The number of demonstrations of each kind in a lesson."""
 RATE = 3e-3
 GRADE = len(REWARDS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a refiner treats an answer: it mends it, spoils it, or else repeats it."""
+    """The behaviour of a refiner, which fixes an answer, spoils it, or else repeats it."""
 
     mends_hard: float
-    """Share of wrong answers to the four worst rules that become right."""
+    """The share of wrong answers that become right, for the four rules that pi_0 does worst."""
     mends_easy: float
-    """The same of the four best."""
+    """The share of wrong answers that become right, for the four rules that pi_0 does best."""
     spoils: float
-    """Share of the other answers, right ones too, in which it breaks a digit or two."""
+    """The share of the other answers, right ones included, in which the refiner breaks a digit or two."""
 
 
 KINDS = {
@@ -73,7 +73,7 @@ def skill(question: Question) -> int:
 
 
 def broken(digits: list[int], number: int | np.integer, rng: np.random.Generator) -> list[int]:
-    """Return digits of which so many are others."""
+    """Return digits of which ``number`` are changed."""
     digits = list(digits)
     for place in rng.choice(LENGTH, int(number), replace=False):
         digits[place] = (digits[place] + rng.integers(1, 10)) % 10
@@ -90,7 +90,7 @@ def answer(question: Question, strength: str, rng: np.random.Generator) -> list[
 
 
 def attempt(question: Question, rng: np.random.Generator) -> list[int]:
-    """Return an answer that a policy may give, of any kind: the refiner is to know them all."""
+    """Return an answer of any kind that a policy may give, since the refiner must know all kinds."""
     draw = rng.random()
     if draw < 0.15:
         return [*question.solution, EOS]
@@ -151,7 +151,7 @@ def loss_of(model: Model, pairs: list[tuple[list[int], list[int]]]) -> Tensor:
 
 
 def teach(model: Model, strength: str, number: int, rng: np.random.Generator) -> None:
-    """Train a model by so many lessons."""
+    """Train a model by ``number`` lessons."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=number, pct_start=0.05)
     size = NUM_QUESTIONS + NUM_REFINED + NUM_SHOWN

@@ -1,4 +1,4 @@
-"""Which runs there are: the points of the map, its arms at each, seeds, and what is tuned before (PROTOCOL.md)."""
+"""The runs of the map: its points, the arms at each point, the seeds, and the tuning before them (PROTOCOL.md)."""
 
 import itertools
 import json
@@ -15,9 +15,9 @@ from experiments.map.arms import ARMS
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "map"
 WEIGHTS = RESULTS / "weights.json"
-"""What tuning has chosen: by point, then by arm."""
+"""The file of the weights that tuning has chosen, by point, then by arm."""
 SHORT, LONG, EVERY = 150, 600, 25
-"""Steps of a run, and between validations."""
+"""The steps of a short and of a long run, and the steps between validations."""
 SEEDS = tuple(range(1, 27))
 TUNING_SEEDS = (901, 902)
 NUM_BASES = 2
@@ -27,7 +27,7 @@ TUNED_KIND = "r60"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where on the map: how strong pi_0 is, and the learning rate."""
+    """A point of the map: how strong pi_0 is, and the learning rate."""
 
     name: str
     strength: str
@@ -51,19 +51,19 @@ class Spec:
     point: str
     arm: str
     kind: str
-    """Of the refiner; empty where the arm has none."""
+    """The kind of refiner; empty if the arm has none."""
     seed: int
     steps: int
     weight: float = 0.0
 
     @property
     def key(self) -> str:
-        """What tells it from all others."""
+        """The run's key, which no other run has."""
         return "/".join(map(str, (self.point, self.arm, self.kind, self.weight, self.seed, self.steps)))
 
     @property
     def base_seed(self) -> int:
-        """Which base it begins with."""
+        """The seed of the base that the run begins with."""
         return 1 + self.seed % NUM_BASES
 
 
@@ -96,7 +96,7 @@ BLOCKS = (
     Block("strong", ("sft",), ("r20", "r80")),
     Block("weak", ("sft_no_gate", "in_place"), ("r20",)),
 )
-"""In the order of their importance: what is cut off by the budget is the end of this list."""
+"""The blocks in the order of their importance: if the budget does not suffice, the last ones are left out."""
 
 
 def tuning() -> Iterator[Spec]:
@@ -122,7 +122,7 @@ def counted(weights: dict[str, dict[str, float]]) -> Iterator[Spec]:
 
 
 def explored() -> Iterator[Spec]:
-    """Yield runs that the counted ones asked for: with the gate at the weight that was chosen without it."""
+    """Yield runs that were added after the counted ones: with the gate, at the weight that was chosen without it."""
     for seed in SEEDS:
         yield Spec("weak", "sft", "r80", seed, SHORT, 1.0)
 
@@ -133,12 +133,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def spec_of(line: dict[str, Any]) -> Spec:
-    """Return which run a line is of."""
+    """Return the run that a line is about."""
     return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
 
 
 def outcome(line: dict[str, Any], steps: int = SHORT) -> float:
-    """Return a run's outcome at a horizon: the share of held-out questions solved, mean of the last fifth of it."""
+    """Return a run's outcome at a horizon: the mean share of held-out questions solved in its last fifth."""
     curve = {EVERY * (place + 1): value for place, value in enumerate(line["solved"])}
     return fmean(value for step, value in curve.items() if 0.8 * steps < step <= steps)
 
@@ -163,9 +163,9 @@ def choose(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def pairs_needed(lines: list[dict[str, Any]], effect: float, alpha: float, power: float) -> tuple[float, int]:
-    """Return the deviation of the difference of two runs of a seed, and how many such pairs show an effect.
+    """Return the standard deviation of the difference between two runs of a seed, and the pairs needed for an effect.
 
-    The deviation is that of the tuning runs, without what an arm does at its weight and what a seed does to all arms.
+    The deviation is estimated from the tuning runs, after the effects of each arm's weight and each seed are removed.
     """
     squares, freedom = 0.0, 0
     for point in POINTS:
@@ -185,5 +185,5 @@ def pairs_needed(lines: list[dict[str, Any]], effect: float, alpha: float, power
 
 
 def read_weights() -> dict[str, dict[str, float]]:
-    """Return what tuning has chosen; nothing if it has not been."""
+    """Return the weights that tuning has chosen; empty before tuning."""
     return json.loads(WEIGHTS.read_text()) if WEIGHTS.exists() else {}

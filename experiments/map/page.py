@@ -61,7 +61,7 @@ AFTERWARDS: tuple[tuple[Cell, Cell], ...] = (
     (("weak", "sft", "late"), ("weak", "kl_in_loss", "")),
     (("weak", "oracle", ""), ("weak", "resample", "")),
 )
-"""What was compared once results were seen; ``sft at 1`` has the weight that was chosen without the gate."""
+"""The comparisons added after results were seen; ``sft at 1`` has the weight that was chosen without the gate."""
 LIMITS = (
     "**Read this first.** The learning rate, 1e-3, was not tuned for any arm. At 5e-4 the arm `none` solves 0.67 and",
     "0.70 (two seeds, same runner), more than any arm below. Blocks 7 to 10 of the design (the point `steep`) were",
@@ -70,11 +70,11 @@ LIMITS = (
     "`kl_in_reward`. The share of wrong answers that a second sample improves is measured at the start; it falls from",
     "0.30 to 0.18 while the policy learns.",
 )
-"""What a reader must know before the numbers."""
+"""The limits of the experiment that a reader must know before the numbers."""
 SLOPE = "slope of sft over the refiner's margin"
-"""What PROTOCOL.md says is tested, with the slope: ten p-values, corrected together (Holm)."""
+"""The contrasts that PROTOCOL.md plans, the slope included: ten p-values, corrected together (Holm)."""
 SEED = 0
-"""Of bootstrap and permutations."""
+"""The seed of bootstrap and permutations."""
 
 
 def cells(lines: Iterable[dict[str, Any]], steps: int) -> dict[Cell, dict[Run, float]]:
@@ -92,7 +92,7 @@ def paired(first: dict[Run, float], second: dict[Run, float]) -> np.ndarray:
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval (BCa) of a mean; NaN where it cannot be told."""
+    """Return the 95 % bootstrap interval (BCa) of a mean; NaN if it cannot be computed."""
     if len(values) < 3 or np.ptp(values) == 0:
         return math.nan, math.nan
     found = stats.bootstrap((values,), np.mean, rng=np.random.default_rng(SEED)).confidence_interval
@@ -100,7 +100,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Return the two-sided p of a mean of paired differences, by permutation of their signs."""
+    """Return the two-sided p of the mean of paired differences, by permuting their signs."""
     if len(differences) < 3:
         return math.nan
     options = {"permutation_type": "samples", "n_resamples": 99_999, "rng": np.random.default_rng(SEED)}
@@ -118,7 +118,7 @@ def said(values: np.ndarray, *, signed: bool = False) -> str:
 def slopes(lines: list[dict[str, Any]], bases: list[dict[str, Any]]) -> np.ndarray:
     """Return for each seed how much the outcome of ``sft`` rises with the refiner's margin over a second sample.
 
-    At the point ``weak``, of the refiners r05 to r95, by least squares; of seeds that have them all.
+    The slope is fitted by least squares at the point ``weak``, over the refiners r05 to r95, for seeds with all these.
     """
     known, by_cell = margins(bases), cells(lines, SHORT)
     kinds = [kind for kind in REFINERS if kind[1:].isdigit()]
@@ -149,7 +149,7 @@ def contrast_rows(lines: list[dict[str, Any]], bases: list[dict[str, Any]]) -> l
 
 
 def distinct(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs that count: of a short and a long one of a seed, which are the same up to there, the long one."""
+    """Return the runs that count: if a seed has a short and a long run, which begin alike, only the long one."""
     ordered = sorted(lines, key=lambda line: line["steps"])
     return list(
         {(*(line[name] for name in ("point", "arm", "kind", "seed", "base")),): line for line in ordered}.values()
@@ -184,7 +184,7 @@ def cell_rows(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def explored_rows(lines: list[dict[str, Any]], explored: list[dict[str, Any]]) -> list[str]:
-    """Return a row for each comparison that was thought of afterwards: the paired difference at the short horizon."""
+    """Return a row for each comparison added afterwards: the paired difference at the short horizon."""
     by_cell = cells(lines, SHORT)
     by_cell |= {(point, f"{arm} at 1", kind): own for (point, arm, kind), own in cells(explored, SHORT).items()}
     rows = []
@@ -197,7 +197,7 @@ def explored_rows(lines: list[dict[str, Any]], explored: list[dict[str, Any]]) -
 
 
 def margins(bases: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """Return how much more of pi_0's wrong answers a refiner betters than a second sample: by strength and kind."""
+    """Return the share of wrong answers that a refiner improves minus a second sample's, by strength and kind."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for base in bases:
         for name, share in base.items():
@@ -223,7 +223,7 @@ def gains(lines: list[dict[str, Any]], bases: list[dict[str, Any]], point: Point
 
 
 def draw_curves(lines: list[dict[str, Any]], axis: Axes) -> None:
-    """Draw what some arms solve, step by step: means over seeds, with their 95 % intervals by Student's t."""
+    """Draw the share that some arms solve, step by step: means over seeds with 95 % intervals by Student's t."""
     for name, cell in CURVES.items():
         runs = [line["solved"] for line in lines if (line["point"], line["arm"], line["kind"]) == cell]
         columns = [
@@ -242,7 +242,7 @@ def draw_curves(lines: list[dict[str, Any]], axis: Axes) -> None:
 
 
 def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
-    """Draw what some arms solve, step by step, and the gain of ``sft`` over others, against the refiner's margin.
+    """Draw the share that some arms solve, step by step, and the gain of ``sft`` against the refiner's margin.
 
     The gain is over static KL, own solved answers and a second sample. Each point with runs of a refiner has a panel.
     """
@@ -268,7 +268,7 @@ def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -
 
 
 def base_rows(bases: list[dict[str, Any]]) -> list[str]:
-    """Return a row for each base: what it solves, and how many of its wrong answers are bettered, by whom."""
+    """Return a row for each base: the share that it solves, and the shares of wrong answers that sources improve."""
     kinds = [name.partition("/")[2] for name in bases[0] if name.startswith("better/")] if bases else []
     rows = [f"| base | solved | {' | '.join(kinds)} |", "|---" * (len(kinds) + 2) + "|"]
     for base in bases:

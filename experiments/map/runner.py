@@ -1,4 +1,4 @@
-"""Do the runs that are missing, one line of JSON each.
+"""The runner of missing runs, with one line of JSON each.
 
 A line is written whole or not at all, and a run is claimed by a lock of the kernel, which ends with its worker: so
 workers may be killed, and several may work on one file.
@@ -52,12 +52,12 @@ def claimed(key: str) -> Iterator[bool]:
 
 
 def work(specs: Iterable[Spec], path: Path, minutes: float | None = None) -> int:
-    """Do what is missing of some runs, in their order, and return how many were done here.
+    """Do the missing runs in their order, and return how many were done here.
 
     Args:
         specs: All runs.
-        path: Where their lines stand.
-        minutes: After that no run begins.
+        path: The file of their lines.
+        minutes: The time after which no run begins.
     """
     torch.set_num_threads(1)
     began, number = time.monotonic(), 0
@@ -80,7 +80,7 @@ def held_out() -> tuple[Question, ...]:
 
 
 def fingerprint(weights: dict[str, torch.Tensor]) -> str:
-    """Return what tells a base from one that another machine's arithmetic made by the same seed."""
+    """Return a hash of a base's weights, which differ between machines even with the same seed."""
     sums = hashlib.sha256()
     for tensor in weights.values():
         sums.update(tensor.numpy().tobytes())

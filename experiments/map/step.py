@@ -1,4 +1,4 @@
-"""One run, step by step: rollout, refinements, one update. What Ray's workers do in the product is called in a row.
+"""One run, step by step: rollout, refinements, one update. The work of the product's Ray workers is called in turn.
 
 Ours are generation, the prompts and the order of the calls. The product's: which responses are refined (``choose``),
 the gate, alignment, charge, credit and penalty (``method``), the actor with its refined rows (``actor.py``).
@@ -35,14 +35,14 @@ from recipe.online_refiner.verl_glue.loss import jagged
 
 PADDED = ("response_mask", "old_log_probs", "ref_log_prob")
 IMITATED = ("refine_ids", "refine_used", "refine_start", "refine_weights", "refine_sample")
-"""Columns that the update reads of refinements."""
+"""The columns of refinements that the update reads."""
 SOURCES = ("refiner", "resample", "oracle")
-"""Who writes a better answer: pi_0 as a refiner, pi_0 that answers once more, or the solution itself."""
+"""The sources of better answers: pi_0 as a refiner, pi_0 that answers once more, or the solution itself."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """A response and what became of it."""
+    """A response, its reward and its refinement."""
 
     question: Question
     rollout: Rollout
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Sums over the steps since they were read last."""
+    """Sums over the steps since the last reading."""
 
     wrong: int = 0
     accepted: int = 0
@@ -73,7 +73,7 @@ class Run:
     seed: int
     num_steps: int
     kind: str = "r60"
-    """Of the refiner, one of REFINERS."""
+    """The kind of refiner, one of REFINERS."""
     source: str = "refiner"
     rules: Sequence[int] = range(len(RULES))
     """The rules that the questions of the run are about."""
@@ -113,7 +113,7 @@ class Run:
         return self.rewarded(asked, sessions, answers)
 
     def rewarded(self, asked: list[Question], sessions: list[tuple[int, int]], answers: list[list[int]]) -> list[Row]:
-        """Return answers with their rewards; ``sessions`` says which question each answers, and as which response."""
+        """Return answers with their rewards; ``sessions`` has each answer's question and its number among responses."""
         rows = []
         for (group, session), answer in zip(sessions, answers, strict=True):
             reward = REWARDS[self.grade(asked[group], answer)]
@@ -171,7 +171,7 @@ class Run:
             self.score_in_place([row for row in rows if row.pair.is_accepted])
 
     def answers(self, rows: list[Row]) -> list[list[int]]:
-        """Return what the run's source writes for some responses."""
+        """Return the better answers that the run's source writes for some responses."""
         if not rows:
             return []
         if self.source == "oracle":
@@ -261,7 +261,7 @@ class Run:
         return tu.get(self.actor.update_actor(tu.get_tensordict({**columns, **taken}, {**settings, **told})), "metrics")
 
     def columns(self, rows: list[Row]) -> dict[str, Tensor]:
-        """Return what verl's workers read of the responses."""
+        """Return the columns of the responses that verl's workers read."""
         prompts = [torch.tensor(row.rollout.prompt_ids) for row in rows]
         responses = [torch.tensor(row.turn.ids) for row in rows]
         sequences = [torch.cat(both) for both in zip(prompts, responses, strict=True)]
@@ -291,7 +291,7 @@ class Run:
         }
 
     def advantages(self, rows: list[Row], padded: dict[str, Tensor], refined: dict[str, Tensor]) -> Tensor:
-        """Return the advantages (B, T), with what constraint and static KL charge."""
+        """Return the advantages (B, T), including the charges of the constraint and of static KL."""
         mask, config = padded["response_mask"], self.config.algorithm
         scores = torch.zeros(mask.shape)
         for score, row in zip(scores, rows, strict=True):
@@ -326,7 +326,7 @@ class Run:
         return found
 
     def charges(self, rows: list[Row], padded: dict[str, Tensor], refined: dict[str, Tensor]) -> Charges:
-        """Return what the responses are charged; a row that does not pay is charged nothing."""
+        """Return the charges of the responses; a row that does not pay is charged nothing."""
         mask = padded["response_mask"]
         charged = torch.zeros(mask.shape)
         paying = [place for place, row in enumerate(rows) if row.turn.is_used]
@@ -346,7 +346,7 @@ class Run:
         return charges_of(pairs, [self.constraint.cost(pair) for pair in pairs], charged, mask)
 
     def eq6(self, rows: list[Row], paying: list[int], refined: dict[str, Tensor], width: int) -> Tensor:
-        """Return what Eq. 6 charges the tokens of some responses, by the actor's pass over their refinements."""
+        """Return the charge of Eq. 6 on the tokens of some responses, by the actor's pass over their refinements."""
         names = ("refine_ids", "refine_mask", "refine_counterparts")
         columns = {name: of_rows(refined[name], paying) for name in names}
         responses = [torch.tensor(rows[place].turn.ids) for place in paying]

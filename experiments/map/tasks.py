@@ -51,7 +51,7 @@ REFINERS = ("r05", "r20", "r40", "r60", "r80", "r95", "careless", "early", "late
 FIRST_REFINER = FIRST_REWARD + len(REWARDS)
 VOCABULARY = FIRST_REFINER + len(REFINERS)
 LONGEST_ANSWER = LENGTH + 2
-"""Tokens: six digits, EOS, and one that is too many."""
+"""The largest number of tokens of an answer: six digits, EOS, and one more."""
 PROMPT_LENGTHS = {"question": LENGTH + 2, "refine": LENGTH + LONGEST_ANSWER + 6, "shown": LENGTH + LONGEST_ANSWER + 4}
 LONGEST = max(PROMPT_LENGTHS.values()) + LONGEST_ANSWER
 

@@ -49,7 +49,7 @@ def natural(rng: random.Random) -> int:
 
 
 def numbers(rng: random.Random, low: int = -20, high: int = 40, shortest: int = 3, longest: int = 8) -> list[int]:
-    """A list of `shortest` to `longest` integers in [low, high]."""
+    """Return a list of `shortest` to `longest` integers in [low, high]."""
     return [rng.randint(low, high) for _ in range(rng.randint(shortest, longest))]
 
 
@@ -59,7 +59,7 @@ def word(rng: random.Random) -> str:
 
 
 def words(rng: random.Random, shortest: int = 3, longest: int = 7) -> list[str]:
-    """A list of words."""
+    """Return a list of words."""
     return [rng.choice(WORDS) for _ in range(rng.randint(shortest, longest))]
 
 

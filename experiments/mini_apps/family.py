@@ -1,4 +1,4 @@
-"""What a problem family is: a template, the values that fill it, and how its test inputs are drawn."""
+"""Problem families: a template, the values that fill it, and a function that draws test inputs."""
 
 import itertools
 import random

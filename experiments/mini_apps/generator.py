@@ -1,4 +1,4 @@
-"""From families to problems: fills the templates, draws test inputs, and computes expected outputs by the reference."""
+"""The generator of problems, which fills templates, draws test inputs, and computes expected outputs."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ ANSWER_FORMAT: dict[Kind, str] = {
 def generate(
     level: Level | None = None, *, seed: int = 0, problems_per_family: int = PROBLEMS_PER_FAMILY
 ) -> list[dict[str, Any]]:
-    """Generate the problems of one level, or of all, in the order of the families; ValueError if a family has too few.
+    """Return the problems of one level or all levels, in the order of families; ValueError if one has too few.
 
     Each has APPS's columns, its family and its split. The same seed gives the same problems, whatever else is drawn.
     """
@@ -36,7 +36,7 @@ def generate(
 
 
 def problems_of(family: Family, seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """Generate so many problems of a family."""
+    """Yield ``count`` problems of a family."""
     # A generator per family (seeded by text: stable across processes), so that families do not disturb each other.
     rng = random.Random(f"{seed}:{family.name}")
     for index, parameters in enumerate(rng.sample(family.variants(), count)):
@@ -61,7 +61,7 @@ def problems_of(family: Family, seed: int, count: int) -> Iterator[dict[str, Any
 def _draw_tests(
     family: Family, parameters: Parameters, rng: random.Random, solution: str, fn_name: str | None
 ) -> tuple[list[Any], list[Any]]:
-    """NUM_TESTS distinct inputs and their outputs, which are not all the same: no constant answer may pass."""
+    """Return NUM_TESTS distinct inputs and their outputs, which are not all equal: no constant answer may pass."""
     while True:
         inputs: dict[str, Any] = {}
         while len(inputs) < NUM_TESTS:
@@ -73,7 +73,7 @@ def _draw_tests(
 
 
 def run_reference(solution: str, fn_name: str | None, test_input: Any) -> Any:
-    """Output of our own, trusted solution for one input: the returned JSON value, or the printed text."""
+    """Return the output of our own, trusted solution for one input: the returned JSON value, or the printed text."""
     namespace: dict[str, Any] = {"__name__": "__main__" if fn_name is None else "solution"}
     code = compile(solution, "solution.py", "exec")
     if fn_name is not None:

@@ -1,4 +1,4 @@
-"""Which runs there are: methods, grids of learning rates and weights, and the blocks that count (PROTOCOL.md)."""
+"""The runs: methods, grids of learning rates and weights, and the blocks that count (PROTOCOL.md)."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ UNSOLVED = "refiner.only_unsolved=true"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What one side of a comparison does."""
+    """One side of a comparison."""
 
     overrides: Callable[[float], Overrides]
     """The overrides of the product's configuration, by the method's weight."""
@@ -122,7 +122,7 @@ class Spec:
 
 @dataclass(slots=True)
 class Tuned:
-    """What the tuning runs of a method say, at one strength of pi_0."""
+    """The results of a method's tuning runs, at one strength of pi_0."""
 
     means: dict[tuple[float, float], float] = field(default_factory=dict)
     """The mean outcome by (rate, weight)."""

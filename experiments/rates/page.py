@@ -124,7 +124,7 @@ def collapse_rate(lines: Lines) -> float | None:
 
 
 def mcnemar(first: Runs, second: Runs) -> tuple[float, float, float, int]:
-    """Return both shares of collapsed runs at common seeds, the p of the exact McNemar test, the number of pairs."""
+    """Return both shares of collapsed runs at common seeds, the exact McNemar test's p, and the number of pairs."""
     pairs = [(is_collapsed(first[run]), is_collapsed(second[run])) for run in sorted(first.keys() & second.keys())]
     if not pairs:
         return math.nan, math.nan, math.nan, 0

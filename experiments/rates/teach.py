@@ -1,4 +1,4 @@
-"""A reference model that is taught by what its own better answers were, before a run begins."""
+"""A reference model that is trained on its own better answers before a run begins."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from experiments.map.model import Model, generate
 from experiments.map.tasks import EOS, LONGEST_ANSWER, questions
 
 NUM_QUESTIONS, NUM_STEPS, BATCH, RATE, KIND = 1500, 40, 64, 1e-3, "r20"
-"""As in the pilot: a weak refiner, 40 gradient steps on what 1,500 questions bring."""
+"""The pilot's values: 40 gradient steps on the better answers to 1,500 questions, by a weak refiner."""
 
 
 def taught(strength: str, base_seed: int, *, refines: bool, seed: int) -> tuple[Model, int]:

@@ -1,1 +1,1 @@
-"""What a small real model must read, and how it must be asked, for its refinements to beat its second samples."""
+"""The prompts with which a small real model's refinements beat its second samples, if there are any."""

@@ -27,18 +27,18 @@ STEPS = [
     ("replace each number by the sum of it and all before it", "[sum(numbers[: i + 1]) for i in range(len(numbers))]"),
     ("leave out numbers that stood before in the list", "list(dict.fromkeys(numbers))"),
 ]
-"""What is done to a list, and how."""
+"""The steps: the words of each, and its expression in Python."""
 ENDS = [
     ("the list", "numbers"),
     ("the sum of the list", "sum(numbers)"),
     ("how many numbers are left", "len(numbers)"),
     ("the largest number minus the smallest, or 0 if none is left", "max(numbers) - min(numbers) if numbers else 0"),
 ]
-"""What is returned."""
+"""The last steps: the words of what is returned, and its expression in Python."""
 
 
 NUM_DRAWS, FEWEST = 20, 10
-"""A problem is one whose solution has so many different outputs in so many draws."""
+"""The number of inputs drawn, and the least number of different outputs that a problem's solution has on them."""
 
 
 def generate(number: int, *, seed: int, length: int) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from reward.verl_reward import compute_score
 
 HIGHEST = 1.0
 AT_ONCE = 16
-"""Problems, until enough are unsolved."""
+"""The number of problems that are answered at a time, until enough are unsolved."""
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ STEPS = (
     ("{name} finds {n} bags with {n} {things} each.", lambda have, n: have + n * n),
     ("{name} sells every {n}th part of the {things}.", lambda have, n: have - have / n),
 )
-"""What happens, and what is left of so many; nothing, where the story would not be told so."""
+"""The events of a story, each with a function that returns what is left; 0 means that the event does not fit."""
 END = "How many {things} does {name} have now? Write #### and the number, nothing else."
 NUM_STORIES, NUM_STEPS = 64, 2
 

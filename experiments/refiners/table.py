@@ -1,4 +1,4 @@
-"""Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the tables of its page.
+"""Which prompt beats a second sample? ``python -m experiments.refiners.table`` prints the tables of the page.
 
 The page and the lines lie in ``experiments/results/refiners``. A line of ``cells.csv``, ``unsolved.csv`` and
 ``stories.csv`` is a wrong answer and its refinement in a way: the cell, the problem, the answer's number, its reward,
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "refiners"
 CELLS, UNSOLVED, STORIES = (RESULTS / f"{name}.csv" for name in ("cells", "unsolved", "stories"))
 HIGHEST = 1.0
 AGAIN = "again"
-"""The way that shows the task alone."""
+"""The variant that shows the task alone."""
 COLUMNS = ("cell", "problem", "sample", "reward", "refined", "verdict", "drawn", "better", "others")
 
 
@@ -60,19 +60,19 @@ class Line:
         )
 
     def improved(self, num: int) -> float:
-        """Return how likely it is that one of so many refinements, of those drawn, has a higher reward."""
+        """Return the probability that at least one of ``num`` drawn refinements has a higher reward."""
         return 1 - math.comb(self.drawn - self.better, num) / math.comb(self.drawn, num)
 
     def resampled(self, num: int) -> float:
-        """Return how likely it is that one of so many other answers, drawn without return, has a higher reward."""
+        """Return the probability that at least one of ``num`` other answers, without replacement, scores higher."""
         worse = sum(other <= self.reward for other in self.others)
         return 1 - math.comb(worse, num) / math.comb(len(self.others), num)
 
     def pairs(self, *, is_solved: bool) -> Iterator[float]:
-        """Yield by how much refining is better than each other answer of the group.
+        """Yield the difference between refining and each other answer of the group.
 
-        Of those others without which the group is solved, or is not. An answer that is compared must not choose its
-        group: among answers of which none is right, the other one is wrong by choice.
+        Whether the group is solved is decided without the compared answer: otherwise that answer would be wrong by
+        definition in every unsolved group.
         """
         for index, other in enumerate(self.others):
             rest = self.others[:index] + self.others[index + 1 :]
@@ -81,7 +81,7 @@ class Line:
 
 
 def lowest(lines: Sequence[Line]) -> list[Line]:
-    """Return of each problem's lines that of the lowest reward; of equal ones the first."""
+    """Return each problem's line with the lowest reward; at a tie the first."""
     found: dict[int, Line] = {}
     for line in sorted(lines, key=lambda one: (one.reward, one.sample)):
         found.setdefault(line.problem, line)
@@ -98,12 +98,12 @@ def share(values: Sequence[float], problems: Sequence[int], form: str = "+.1f") 
 
 
 def difference(lines: Sequence[Line], num: int) -> str:
-    """Return by how many points so many refinements improve more answers than as many other answers do."""
+    """Return by how many points ``num`` refinements improve more answers than ``num`` other answers do."""
     return share([line.improved(num) - line.resampled(num) for line in lines], [line.problem for line in lines])
 
 
 def apart(lines: Sequence[Line], *, is_solved: bool) -> str:
-    """Return the difference of groups that are solved, or are not, whichever other answer is set aside."""
+    """Return the difference in groups that are solved (or not), where the compared answer itself does not count."""
     values = [(value, line.problem) for line in lines for value in line.pairs(is_solved=is_solved)]
     return share([value for value, _ in values], [problem for _, problem in values])
 
@@ -150,10 +150,10 @@ def collect(
     """Return the rows of a cell from the JSON lines of a check.
 
     Args:
-        cell: Its name.
-        path: The lines.
-        way: Which of them; None: all.
-        further: By problem: rewards of answers that are compared in place of the group's.
+        cell: The name of the cell.
+        path: The file of the lines.
+        way: The variant whose lines are taken; None: all.
+        further: The rewards, by problem, of answers that are compared in place of the group's.
     """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines = [said for said in lines if way in (None, said["way"])]

@@ -1,6 +1,6 @@
-"""The reward of programs, whose feedback also tells the first test that fails: what goes in, and what must come out.
+"""The reward of programs with feedback that also gives the input and expected output of the first failing test.
 
-Used by one way only. Feedback in training never tells an expected output: a refiner could write it down.
+It is used by one variant only. Feedback in training never holds an expected output: a refiner could write it down.
 """
 
 import json
@@ -13,7 +13,7 @@ FIRST = re.compile(r"(?:Test (\d+) of|tests, test (\d+) first)")
 
 
 async def compute_score(data_source: str, solution_str: str, ground_truth: str, **more: Any) -> dict[str, Any]:
-    """Score as ``reward.verl_reward`` does, and say more."""
+    """Score as ``reward.verl_reward`` does, with more feedback."""
     said = await verl_reward.compute_score(data_source, solution_str, ground_truth, **more)
     if "fn_name" not in json.loads(ground_truth):
         raise ValueError("no test of a function could be told: the answer is left out")

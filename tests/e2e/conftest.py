@@ -185,11 +185,11 @@ class Stock:
     """Stock verl's run of the task."""
 
     folder: Path
-    """With a checkpoint of every step."""
+    """The folder of the run, with a checkpoint of every step."""
     steps: list[dict[str, Any]]
-    """Its metrics."""
+    """The run's metrics."""
     job: list[str]
-    """Overrides of a run that repeats it: the number of workers and of steps, and the rollouts that it kept."""
+    """Overrides of a run that repeats it: the numbers of workers and steps, and the rollouts that it kept."""
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted({path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh")} - {"refine"})
-"""Those that train."""
+"""The examples that train."""
 OFTEN = "own_verifier"
 
 

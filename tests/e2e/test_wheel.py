@@ -1,4 +1,4 @@
-"""The wheel in a fresh environment of verl and vLLM, outside of the repository: none of their packages changes.
+"""The wheel in a fresh environment with verl and vLLM, outside of the repository: their packages do not change.
 
 The environment is made with uv, from its cache after ``scripts/setup.sh``; else it fetches a gigabyte.
 """

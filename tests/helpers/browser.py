@@ -65,7 +65,7 @@ class Page:
             self._call("Input.dispatchKeyEvent", type="keyUp")
 
     def draw(self, selector: str, file: Path, height: int) -> None:
-        """Write a PNG of an element, of at most so many lines of pixels of it."""
+        """Write a PNG of an element's first ``height`` lines of pixels."""
         box = self.run(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); "
             "return {x: box.x, y: box.y, width: box.width, height: box.height, scale: 1}; })()"

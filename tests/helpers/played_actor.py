@@ -11,7 +11,7 @@ from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 
 
 def log_prob(before: list[int], token: int, *, is_reference: bool = False) -> float:
-    """Return what the model says of a token after others: a multiple of 1/16, so that sums of it are exact.
+    """Return the model's log-prob of a token after others: a multiple of 1/16, so that sums are exact.
 
     The reference is the same model without its adapter.
     """

@@ -12,7 +12,7 @@ from recipe.online_refiner.method.sft import TOP_K, padded_top
 
 EOS, NUM_ROWS = 2, 8
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
-"""Of (prompt, a, a'): a' shorter, longer, identical, only EOS, shorter again, long, of equal length, padding."""
+"""The lengths of (prompt, a, a'): a' shorter, longer, identical, only EOS, shorter again, long, equal, padding."""
 IDENTICAL, PADDING = 2, 7
 TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}  # rows of two turns: where in the response a tool's output and turn 2 begin
 KEPT = {0: 1, 6: 2}  # rows whose a' was begun with so many tokens of the turn
@@ -127,7 +127,7 @@ def table_of(model: Any, prompt: list[int], answer: list[int]) -> Tensor:
 
 
 def soft_losses(table: Tensor, row: dict[str, Any]) -> Tensor:
-    """Return for each token of a' the KL of pi_0's likeliest tokens, and what is left of 1 times that of a'_t."""
+    """Return for each token of a' the KL over pi_0's likeliest tokens; a'_t gets the remaining probability."""
     losses = []
     for place, token in enumerate(row["refine_ids"]):
         left, found = 1.0, torch.zeros(())

@@ -1,4 +1,4 @@
-"""An update of the actor by verl's FSDP engine in a process of its own, as a run of one GPU makes it."""
+"""An update of the actor by verl's FSDP engine in a separate process, as in a run on one GPU."""
 
 import os
 import socket

@@ -120,9 +120,9 @@ class World:
 
 
 def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> World:
-    """Draw a world; its refiner mends one mistake or writes anything with these probabilities, else it repeats.
+    """Draw a world; its refiner fixes one mistake or writes anything with these probabilities, else it repeats.
 
-    It can make nothing of the empty answer.
+    The refiner cannot improve the empty answer.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)

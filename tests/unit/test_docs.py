@@ -13,7 +13,7 @@ from recipe.online_refiner import __version__
 REPOSITORY = Path(__file__).parents[2]
 PLACES = ["*.md", "examples/**/*.md", "experiments/**/*.md", "findings/*.md"]
 PAGES = sorted(page for place in PLACES for page in REPOSITORY.glob(place))
-"""Those that the docs site (``tests/e2e/test_docs_site.py``) does not have."""
+"""The pages that the docs site (``tests/e2e/test_docs_site.py``) does not have."""
 
 
 def headings(page: Path) -> set[str]:

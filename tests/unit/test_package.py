@@ -41,7 +41,7 @@ def test_the_source_distribution_has_each_file_of_the_packages(tmp_path: Path) -
 
 
 def required_by(name: str, extras: tuple[str, ...]) -> Iterator[Requirement]:
-    """Yield the requirements of an installed package and of some of its extras, on Linux."""
+    """Yield the requirements of an installed package and some of its extras, on Linux."""
     for one in map(Requirement, requires(name) or ()):
         environments = ({**default_environment(), "extra": extra} for extra in ("", *extras))
         if one.marker is None or any(one.marker.evaluate(environment) for environment in environments):

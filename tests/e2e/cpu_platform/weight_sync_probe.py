@@ -39,7 +39,7 @@ class ProbeExtension(CpuWorkerExtension):
 
 
 def perturb(model: PreTrainedModel, seed: int) -> None:
-    """Add noise of a tenth of each matrix's standard deviation, and of a norm vector's mean."""
+    """Add noise with a tenth of each matrix's standard deviation; for norm vectors, a tenth of their mean."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -35,7 +35,7 @@ def model_of(folder: Path, run_dir: Path) -> Any:
 def test_the_heat_map_has_the_numbers_of_a_forward_pass(
     mode: str, train_letters: Callable, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    """In mode ``sft`` they come from the update's own pass: no other is made. In place those of a' are not needed."""
+    """The numbers come from the update's own pass in mode ``sft``; in place, no numbers of a' are needed."""
     chosen = (
         ["constraint.mode=penalty", "constraint.target=in_place"] if mode == "in_place" else [f"constraint.mode={mode}"]
     )

@@ -109,13 +109,13 @@ class Resumed:
 
     arm: str
     stock: Any
-    """Of conftest.py's ``Stock``."""
+    """The run of stock verl, a ``Stock`` of conftest.py."""
     run_dir: Path
     killed: Any
     """The first start, a ``Job`` of conftest.py."""
     killed_at: int
     output: str
-    """Of the second start."""
+    """The output of the second start."""
 
 
 @pytest.fixture(

@@ -1,4 +1,4 @@
-"""Several refinements of each response by one request, in whole jobs: the best of them is the best of single draws."""
+"""Several refinements per response by one request, in whole jobs: their best is the best of single draws."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +60,7 @@ def train_babbler(train_letters: Callable, babbler: Path, tmp_path_factory: pyte
 def test_the_best_of_four_is_the_best_of_four_single_draws(
     train_babbler: Callable, start_marked: Callable, serve_chats: Callable, babbler: Path, tmp_path: Path
 ) -> None:
-    """A server of vLLM's draws sample n of a request with seed s as the only one of a request with seed s + n.
+    """A vLLM server draws sample n of a request with seed s as it draws the only one of a request with seed s + n.
 
     A job draws four by one request; then ``online-refiner refine`` draws each of them for the job's responses.
     """

@@ -15,11 +15,11 @@ from recipe.runs.files import Records
 
 pytestmark = [pytest.mark.timeout(2400)]
 NUM_STEPS = 3
-"""Of stock verl's job."""
+"""The number of steps of stock verl's job."""
 NUM_MINI_BATCHES = 2
-"""Updates of a step, after which the rollout's servers get the weights."""
+"""The number of updates of a step, after which the rollout's servers get the weights."""
 NUM_ROLLOUTS = 16
-"""Of a step."""
+"""The number of rollouts of a step."""
 SEPARATE = [
     "trainer.v1.trainer_mode=separate_async",
     f"trainer.v1.separate_async.parameter_sync_step={NUM_MINI_BATCHES}",
@@ -216,9 +216,10 @@ def test_servers_get_weights_and_the_metrics_say_how_old_they_were(trained: Trai
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_training_gpus_are_lent_to_the_rollout(train_letters: Callable, tmp_path: Path) -> None:
-    """With ``enable_switch`` verl's servers on the training GPU may be awake when a step begins.
+    """Servers on the training GPU may be awake when a step begins, if verl's ``enable_switch`` is set.
 
-    They sleep before its first mini-batch (``PPOTrainerSeparateAsync.prepare_step``). Without warm-up each step is so.
+    They sleep before the step's first mini-batch (``PPOTrainerSeparateAsync.prepare_step``). Without warm-up this
+    happens in each step.
     """
     settings = "trainer.v1.separate_async"
     steps = train_letters(

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def run_bare(code: str, stdin: str, folder: Path) -> bytes:
-    """Standard output of an interpreter of its own, whose input is the same kind of file."""
+    """Return the standard output of a separate interpreter, whose input is the same kind of file."""
     options = ["-I"] if "numpy" in code else ["-I", "-S"]
     with open(memory_file(stdin.encode()), "rb") as file:
         command = [sys.executable, *options, "-X", "utf8", "-c", code]

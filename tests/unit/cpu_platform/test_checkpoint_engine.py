@@ -1,4 +1,4 @@
-"""The checkpoint engine between two workers of a trainer and two of a rollout, in threads of this process."""
+"""The checkpoint engine between two trainer workers and two rollout workers, in threads of this process."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

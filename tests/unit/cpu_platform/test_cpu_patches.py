@@ -1,4 +1,4 @@
-"""What each patch mends: verl, vLLM and Ray are of one version, and these tests fail once they need no patch."""
+"""The fault that each patch fixes, in one version of verl, vLLM and Ray; the tests fail once no patch is needed."""
 
 import importlib.metadata
 import inspect
@@ -88,7 +88,7 @@ for _ in range(2):
 
 @pytest.mark.parametrize(("how", "num_ids"), [("stock", 1), ("patched", 2)])
 def test_forks_draw_rays_ids_apart_after_a_class_was_decorated(how: str, num_ids: int) -> None:
-    """Of stock Ray the forks draw the same: once they do not, Ray has mended what is patched here."""
+    """Forks draw the same ids with stock Ray; once they do not, the patch is not needed any more."""
     command = [sys.executable, "-c", IDS_OF_FORKS, how]
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.split()
     assert len(output) == 2 and len(set(output)) == num_ids

@@ -50,7 +50,7 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
 PAGE = Path(__file__).parents[3] / "experiments" / "results" / "lab.md"
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"
 PROTOCOLS = sorted(path for path in RESULTS.glob("*.yaml") if findings.page(protocol.read(path), path))
-"""Of experiments that have completed a phase."""
+"""The protocols of experiments that have completed a phase."""
 NUMBER = r"[+−]?\d+\.\d+|\d+(?= %)"
 INTERVAL = rf"(?:{NUMBER}) \([^)]*\d to [^)]*\d\)"
 

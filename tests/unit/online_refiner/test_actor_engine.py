@@ -64,7 +64,7 @@ def engine_of(model: LlamaForCausalLM) -> Any:
 
 
 def run(model: LlamaForCausalLM, data: TensorDict) -> tuple[int, dict[str, list[list[float]]], torch.Tensor]:
-    """Return the number of logits, verl's outputs at the tokens of responses, and a gradient of their sum."""
+    """Return the number of logits, verl's outputs at the responses' tokens, and a gradient of their sum."""
     engine = engine_of(model)
     inputs, arguments = engine.prepare_model_inputs(data)
     output = model(**inputs, use_cache=False)

@@ -85,7 +85,7 @@ def test_the_choice_does_not_depend_on_the_order_of_rows() -> None:
 
 @pytest.mark.parametrize(("scale", "center"), [(1e-4, 0.0), (10.0, 0.0), (1e4, 300.0)])
 def test_a_reward_of_any_scale_teaches_which_responses_pay(scale: float, center: float) -> None:
-    """A tenth of the refinements of the lower half is accepted, of the upper half a hundredth; the mean is 0.055."""
+    """Refinements in the lower half are accepted with probability 0.1, in the upper half 0.01; the mean is 0.055."""
     draw, budget, asked, accepted = random.Random(0), Budget(share=0.1), 0, 0
     for number in range(80):
         places = [draw.gauss(0, 1) for _ in range(512)]

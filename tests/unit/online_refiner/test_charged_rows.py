@@ -96,7 +96,7 @@ def test_the_whole_turn_answers_for_all_of_it() -> None:
 
 @pytest.mark.parametrize(("mode", "is_at_end"), [("penalty", False), ("lagrangian", True)])
 def test_a_critic_sees_the_penalty_in_the_rewards(mode: str, is_at_end: bool) -> None:
-    """Without discount, and with values of 0, the returns are sums of what is left of the rewards."""
+    """Without discount, and with values of 0, the returns are sums of the remaining rewards."""
     values = [[0.0] * len(ids) for ids in RESPONSES]
     _, column = step(f"constraint.mode={mode}", "algorithm.adv_estimator=gae", values=values)
     expected = []
@@ -148,7 +148,7 @@ REFERENCE = [[at * -0.125 for at in range(len(ids))] for ids in RESPONSES]
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None:
-    """By log-probs of the refiner, or where the policy's servers refine by those of the actor without its adapter."""
+    """The charge uses log-probs of the refiner, or with placement ``shared`` of the actor without its adapter."""
     shared = ["refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"] if is_shared else []
     trainer, column = step(
         "constraint.mode=penalty",

@@ -48,9 +48,9 @@ def test_the_installed_verl_has_each_name(hook: Hook) -> None:
 
 
 def verl_bases(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
-    """Yield what classes of a module override of verl's: the path of verl's, what stands in its place, and the module.
+    """Yield verl's members that classes of a module override: verl's path, the replacement, and the module.
 
-    Dunder methods aside; Ray's wrapper around the class of an actor is left out.
+    Dunder methods and Ray's wrapper around the class of an actor are left out.
     """
     for cls in vars(module).values():
         if not inspect.isclass(cls) or cls.__module__ != module.__name__:

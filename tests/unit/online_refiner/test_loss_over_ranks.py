@@ -30,7 +30,7 @@ ROWS = [
     ([6, 7], [15, EOS], 0),
     ([3, 4], [16, EOS], 0),
 ]
-"""Of each rank: prompt, response, and where the refined turn begins."""
+"""The rows of each rank: prompt, response, and the index at which the refined turn begins."""
 REFINED = {
     0: [
         ([21, 22, EOS], [0.0, 1.0, 1.0]),
@@ -45,7 +45,7 @@ REFINED = {
         ([21, 22, EOS], [1.0, 1.0, 1.0]),
     ],
 }
-"""Of each rank: a' and the weights of its tokens."""
+"""The refinements of each rank: a' and the weights of its tokens."""
 CASES = {
     "one rank has all": ([1, 1, 1, 1], [0, 0, 0, 0]),
     "both have some": ([0, 0, 1, 1], [1, 1, 0, 1]),

@@ -30,7 +30,7 @@ GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
 def run_of_7b(
     tiny_llama: Path, tmp_path: Path, write: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., DictConfig]:
-    """Return what composes a run of a model with 7B parameters on a cluster of nodes with GPUs of 80 GiB."""
+    """Return a function that composes a run with a 7B model on a cluster whose GPUs have 80 GiB."""
     model = tmp_path / "model"
     shutil.copytree(tiny_llama, model)
     write_sparse(model, QWEN_7B)

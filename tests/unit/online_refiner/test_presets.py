@@ -68,7 +68,7 @@ def test_in_the_papers_presets_the_reward_alone_decides(preset: str) -> None:
 
 
 def test_the_preset_for_ones_own_needs_model_data_and_reward_only(tiny_llama: Path, tmp_path: Path) -> None:
-    """As README has it: a table and a reward function, in a folder of the user's."""
+    """The README's example: a table and a reward function in a folder of the user."""
     rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(80)]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "my_reward.py").write_text(

@@ -561,7 +561,7 @@ def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
     [(True, 1.0), (0.1, float(np.float32(0.1))), (torch.tensor(0.5), 0.5), (None, None), ("0.7", None), ([0.7], None)],
 )
 def test_a_reward_is_what_verl_takes_for_one(said: Any, kept: float | None) -> None:
-    """As for rollouts: ``rm_scores[-1] = reward`` in verl's ``AgentLoopOutput.as_dict``, in float32."""
+    """Rewards are kept as verl keeps a rollout's, in float32: ``rm_scores[-1]`` in ``AgentLoopOutput.as_dict``."""
 
     async def compute_score(data: Any) -> dict[str, Any]:
         return {"reward_score": said}

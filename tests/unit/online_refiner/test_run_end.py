@@ -194,7 +194,7 @@ def test_a_lock_waits_for_what_a_killed_command_has_left(config: DictConfig, tmp
 def test_a_lock_of_another_machine_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That machine may be lost, and a file server keeps its lock for a while."""
+    """The other machine may be lost, and a file server keeps its lock for a while."""
     holder = Lock(tmp_path, "run_dir=it")
     (tmp_path / COMMAND).write_text("process 7 on another")
     monkeypatch.setattr(lock, "LEASE_S", 0.1)
@@ -237,7 +237,7 @@ SHOW = "import recipe.online_refiner.main as main; main._show('a line of a plan\
 
 
 def test_a_plan_may_be_read_in_part() -> None:
-    """As ``train dry_run=true | head -1`` does."""
+    """A reader may close the pipe early, as ``train dry_run=true | head -1`` does."""
     shown = subprocess.Popen([sys.executable, "-c", SHOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert shown.stdout and shown.stderr and shown.stdout.readline() == "a line of a plan\n"
     shown.stdout.close()

@@ -24,7 +24,7 @@ from refiner_worker.client import RunEndedError
 
 KEYS = ["a_0_0", "a_1_0"]
 CALLED = HOOKS[1:]
-"""Those that get a batch."""
+"""The hooks that get a batch."""
 
 
 def test_hooks_in_their_order_pass() -> None:
@@ -129,7 +129,7 @@ class Weights:
 def test_refinements_are_scored_under_a_steps_first_weights(
     num_parts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With bypass_mode verl computes no log-probs, and so does not load those weights for the later mini-batches."""
+    """Loading must not depend on verl, which computes no log-probs with bypass_mode and so loads no weights later."""
     monkeypatch.setattr("transfer_queue.kv_batch_get", lambda **_: {"rollout_log_probs": None})
     monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **_: None)
     trainer: Any = object.__new__(OnlineRefinerSeparateAsync)

@@ -365,7 +365,7 @@ MENTIONS = {
     "<think>a</think>b": (Verdict.ACCEPTED, Verdict.ACCEPTED),
     "</think> closes it": (Verdict.ACCEPTED, Verdict.ACCEPTED),
 }
-"""What becomes of an answer of a model whose chat template knows no thoughts, and of one that is said not to think."""
+"""The verdicts on an answer: if the chat template knows no thoughts, and if the model is said not to think."""
 
 
 @pytest.mark.parametrize("output", MENTIONS)

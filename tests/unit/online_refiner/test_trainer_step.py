@@ -100,7 +100,7 @@ def measured(most: int) -> tuple[str, str]:
 
 
 def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a step in which one row is not refined yet: neither texts nor their ids."""
+    """The driver reads neither texts nor their ids, also in a step in which one row is not refined yet."""
     trainer, batch, read = Trainer("constraint.mode=penalty", *measured(4)), refined_rows(lost=1), {}
     trainer.workers.reference = dict(zip(KEYS, [[-1.0] * len(ids) for ids in RESPONSES], strict=True))
 

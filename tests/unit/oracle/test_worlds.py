@@ -80,7 +80,7 @@ def ends_in(world: worlds.World, **settings: str) -> float:
 
 
 def test_the_trap_of_short_answers() -> None:
-    """Where the refiner mends all answers but the empty one, a heavy penalty alone makes that one the cheapest."""
+    """If the refiner improves all answers but the empty one, a heavy penalty alone makes the empty one the cheapest."""
     world = worlds.make_world(0, improves=0.9, worsens=0.0)
     assert ends_in(world, mode="penalty") < -0.9, "-1 is the reward of the empty answer"
     free = ends_in(world, mode="none")

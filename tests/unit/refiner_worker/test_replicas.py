@@ -44,7 +44,7 @@ class Call:
 
 
 class Replica:
-    """A server that says of token t of a prompt -t, and of the ids 50, 51, ... less and less."""
+    """A server that gives a prompt's token t the log-prob -t, and the ids 50, 51, ... less and less."""
 
     def __init__(self, *failures: RayError | None, is_dead: bool = False) -> None:
         self.asked: list[dict[str, Any]] = []

@@ -97,7 +97,7 @@ def test_forged_answers_get_what_a_wrong_one_gets(task: str, tmp_path: Path) -> 
 
 
 def test_letters_do_not_stand_for_numbers_in_countdown() -> None:
-    """To the scorer x - x is 0 and x / x is 1: any target could be made."""
+    """Letters must be refused: for the scorer x - x is 0 and x / x is 1, so any target could be made."""
     entry = reasoning_gym.create_dataset("countdown", seed=0, size=1)[0]
     truth = json.dumps({"task": "countdown", "config": {}, "entry": entry})
     product = "*".join(map(str, entry["metadata"]["numbers"]))

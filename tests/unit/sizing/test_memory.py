@@ -233,7 +233,7 @@ def test_quantized_weights_are_an_estimate_where_no_gpu_is_known(own: tuple[str,
 def test_whose_weights_wait_in_host_memory(
     settings: tuple[str, ...], refiner: int, rollout: int, reference: int
 ) -> None:
-    """Those of engines of two GPUs each, in bfloat16, and a reference in float32 over eight GPUs."""
+    """The weights of engines on two GPUs each wait, in bfloat16, and a reference in float32 over eight GPUs."""
     parts = sizes(footprint_of(*settings), "host memory")
     assert parts.get("refiner asleep", 0) == refiner * NUM_PARAMETERS
     assert parts.get("rollout asleep", 0) == rollout * NUM_PARAMETERS
