@@ -556,6 +556,25 @@ def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
     assert (found.verdict, found.text, found.num_samples, found.num_better) == (Verdict.ACCEPTED, "yes", 2, 1)
 
 
+def test_an_answer_that_the_engine_lacks_costs_itself_only(tokenizer: Any) -> None:
+    client = Asked([], config(samples=3, temperature=1.0))
+
+    async def generate(*_: Any) -> list[list[int]]:
+        return [[*tokenizer.encode("yes"), tokenizer.eos_token_id]]
+
+    client.generate = generate  # type: ignore[method-assign]
+    (found,) = refined(tokenizer, [rollout(0, 0.0)], client)
+    assert (found.verdict, found.text, found.num_samples, found.num_better) == (Verdict.ACCEPTED, "yes", 3, 1)
+
+
+@pytest.mark.parametrize("reward", [KeyError("x"), math.nan])
+def test_a_leak_whose_reward_fails_is_a_leak(tokenizer: Any, reward: Any) -> None:
+    text = "It got -0.30 points: better"
+    client = Asked([*tokenizer.encode(text), tokenizer.eos_token_id], config())
+    (found,) = refined(tokenizer, [rollout(0, -0.3)], client, reward=reward, scores_leaks=True)
+    assert (found.verdict, found.text, found.reward) == (Verdict.LEAK, text, None)
+
+
 @pytest.mark.parametrize(
     ("said", "kept"),
     [(True, 1.0), (0.1, float(np.float32(0.1))), (torch.tensor(0.5), 0.5), (None, None), ("0.7", None), ([0.7], None)],
@@ -689,6 +708,15 @@ def test_equal_refinements_share_a_reward_if_their_tools_said_the_same(
     client = Asked([*tokenizer.encode("yes"), end], config())
     refined(tokenizer, members, client, reward=lambda text: rewarded.append(text) or 0.5)
     assert rewarded == ["yes"] * num_rewarded
+
+
+@pytest.mark.parametrize(("context", "verdict"), [(["sibling"], Verdict.ACCEPTED), (["feedback"], Verdict.LEAK)])
+def test_words_of_a_sibling_that_is_shown_are_no_leak(tokenizer: Any, context: list[str], verdict: Verdict) -> None:
+    end, words = tokenizer.eos_token_id, "my first answer was wrong"
+    texts = [("bb", -0.3), (f"{words}: cc", 0.4)]
+    members = [rollout(n, reward, [*tokenizer.encode(text), end]) for n, (text, reward) in enumerate(texts)]
+    client = Asked([*tokenizer.encode(f"{words}: d"), end], config(context=context))
+    assert refined(tokenizer, members, client)[0].verdict is verdict
 
 
 def test_a_sibling_of_the_same_reward_is_not_shown(tokenizer: Any) -> None:

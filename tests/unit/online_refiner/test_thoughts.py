@@ -338,6 +338,15 @@ def test_a_thought_without_a_length_takes_what_the_context_leaves(tokenizer: Any
     assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.TOO_LONG
 
 
+def test_a_thought_leaves_room_for_the_answer(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, OPEN)
+    engine = Engine(thinker, "hm</think>better", thought_length=None, response_length=1500)
+    found = refined(thinker, f"{OWN}old", engine)
+    num_left = 1500 - found.num_kept_tokens
+    assert found.verdict is Verdict.ACCEPTED and len(found.prompt_ids) + num_left > 2048 - 1500
+    assert [limit for _, limit in engine.asked] == [2048 - len(found.prompt_ids) - num_left, num_left]
+
+
 def test_leaks_may_be_let_through(tokenizer: Any) -> None:
     thinker = with_template(tokenizer, CLOSED)
     for rejects, verdict in ((True, Verdict.LEAK), (False, Verdict.ACCEPTED)):
