@@ -17,6 +17,8 @@ UNREADABLE = (TemplateFailedError, TemplateError, TypeError, UnicodeDecodeError)
 """Errors of a broken template, of one that is no text, and of the chat template that goes around it."""
 TRIED_REWARDS = (-1.0, 0.0)
 """Rewards with which a template is rendered before a run: nearly all functions give one of them to a failure."""
+Prompt = list[int]
+"""What the reference model reads. Who asks it knows a prompt by its length, its items and ``+`` with more tokens."""
 GAP = " ... "
 """Stands for the middle of a text that is too long."""
 
@@ -29,7 +31,7 @@ class Chat:
         self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
-    def encode(self, content: str, begin: str = "") -> list[int]:
+    def encode(self, content: str, begin: str = "") -> Prompt:
         """Return the prompt of one user's turn, and after it what the answer begins with."""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._text(content) + begin)
@@ -116,7 +118,7 @@ class RefinerPrompt:
         if "response" not in used:
             raise ValueError(f"refiner.template: {path} does not show {{{{ response }}}}, which is to be refined")
 
-    def encode(self, content: str) -> list[int]:
+    def encode(self, content: str) -> Prompt:
         """Return the token ids of a refiner prompt with these words; control tokens that stand in them are text."""
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 

@@ -29,7 +29,7 @@ from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.constraint import Turn
 from recipe.online_refiner.method.eq6 import NONE, Charges, accepts, charges_of
 from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import choose
+from recipe.online_refiner.refine.group import choose
 from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
 from recipe.online_refiner.verl_glue.loss import jagged
 
@@ -186,7 +186,7 @@ class Run:
         return answers
 
     def gated(self, row: Row, answer: list[int]) -> Refinement:
-        """Return a refinement with its verdict, as the product's refiner does (``refine.py``)."""
+        """Return a refinement with its verdict, as the product's refiner does (``refine/judge.py``)."""
         if answer[-1] != EOS:
             return Refinement(verdict=Verdict.TRUNCATED)
         own, is_repeated = row.rollout.reward, answer == row.rollout.turn_ids

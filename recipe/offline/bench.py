@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from recipe.online_refiner.method.pairs import Refinement, Rollout, feedback_of
-from recipe.online_refiner.refine import Refiner, TextRefiner
+from recipe.online_refiner.refine.group import Refiner
 from recipe.rewarding.answers import checked
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
@@ -229,7 +229,7 @@ class Bench:
             assert self.engine is not None, "somebody refines"
             generate = partial(self.engine.generate, temperature=config.temperature)
             asked = SimpleNamespace(slot=self.engine.slot, generate=generate)
-        return (TextRefiner if client else Refiner)(
+        return Refiner(
             config=config,
             client=asked,
             prompt=config.prompt(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from recipe.online_refiner.method.pairs import Refinement, Rollout
-from recipe.online_refiner.refine import Refiner, TextRefiner
+from recipe.online_refiner.refine.group import Refiner
 from refiner_worker.client import RefinerClient
 from refiner_worker.config import TEMPLATES, read_refiner
 from refiner_worker.prompts import RefinerPrompt
@@ -106,7 +106,7 @@ def group_refined(
     settings = settings or {}
     thoughts = read_thoughts(tokenizer, settings, engine.config.thoughts)
     end = [tokenizer.eos_token_id] if is_whole else []
-    refiner = (TextRefiner if engine.config.placement == "external" else Refiner)(
+    refiner = Refiner(
         config=engine.config,
         client=engine,  # type: ignore[arg-type]
         prompt=RefinerPrompt(TEMPLATES / f"{template}.jinja", tokenizer, settings, {}, thoughts),

@@ -108,7 +108,34 @@ def verls(path: Path) -> set[str]:
     return {name for name in names if name.partition(".")[0] == "verl"}
 
 
-@pytest.mark.parametrize("folder", ["refiner_worker", "reward"])
+@pytest.mark.parametrize("folder", ["refiner_worker", "reward", "recipe/online_refiner/refine"])
 def test_parts_know_nothing_of_verl(folder: str) -> None:
     found = {name: verls(path) for name, path in modules(folder).items()}
     assert found and not any(found.values()), found
+
+
+NEVER = {
+    "recipe/online_refiner/refine": (
+        "recipe.online_refiner.config",
+        "recipe.online_refiner.plan",
+        "recipe.online_refiner.verl_glue",
+    ),
+}
+"""What the modules of a folder import nowhere, not even for types, and neither does anything that they import."""
+
+
+def reached(name: str) -> set[str]:
+    """Return the modules of the product that a module imports, anywhere in its file, and those that these import."""
+    found, new = set[str](), {name}
+    while new:
+        found |= new
+        new = set().union(*(imported(PRODUCT[one], at_import=False) for one in new)) - found
+    return found - {name}
+
+
+@pytest.mark.parametrize("folder", NEVER)
+def test_parts_import_only_what_is_below_them(folder: str) -> None:
+    for name, path in modules(folder).items():
+        others = {one for one in imported(path, at_import=False) if one.startswith(NEVER[folder])}
+        assert not others, f"{name}: {others}"
+        assert not any(name in reached(one) for one in imported(path, at_import=False)), f"{name} is in a circle"

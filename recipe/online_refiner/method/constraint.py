@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from recipe.online_refiner.config.fields import RefinementConfig
+    from recipe.online_refiner.method.asks import Reference
     from recipe.online_refiner.method.eq6 import Charges
     from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
     from recipe.online_refiner.method.step import StepState
-    from recipe.online_refiner.refine import Refiner
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -80,7 +80,7 @@ class Companion:
         self.imitates_solved = imitates_solved
 
     async def complete(
-        self, refiner: "Refiner", rollout: "Rollout", rollouts: "Sequence[Rollout]", result: "Refinement"
+        self, reference: "Reference", rollout: "Rollout", rollouts: "Sequence[Rollout]", result: "Refinement"
     ) -> None:
         """Ask pi_0 for more about a rollout of a group, once its a' is there, and add it to the result."""
 

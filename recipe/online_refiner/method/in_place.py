@@ -15,13 +15,12 @@ from recipe.online_refiner.method.sft import Imitating
 from refiner_worker.config import TEMPLATES, template_path
 from refiner_worker.keys import BLOCK
 from refiner_worker.prompts import InPlacePrompt
-from refiner_worker.text.tokens import conversation
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.refine import Refiner
+    from recipe.online_refiner.method.asks import Reference
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -185,22 +184,22 @@ class Teacher(Companion):
         return self._prompt.max_tokens(prompt) + response
 
     async def complete(
-        self, refiner: "Refiner", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
+        self, reference: "Reference", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
     ) -> None:
         """Add log pi_0 of the turn, or the prompt before it where the actor scores, if the response is constrained."""
         sibling = best_of(rollout, rollouts)
-        is_solved, has_solved = map(refiner.config.is_maximal, (rollout.reward, sibling.reward))
+        is_solved, has_solved = map(reference.is_maximal, (rollout.reward, sibling.reward))
         if not self._is_open(result, is_solved=is_solved, has_solved_sibling=has_solved):
             return
         result.in_place = []
-        prompt_ids = await refiner.on_thread(self._encode, refiner, rollout, sibling, result)
-        if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= refiner.max_model_len:
+        prompt_ids = await reference.on_thread(self._encode, reference, rollout, sibling, result)
+        if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= reference.max_model_len:
             return
-        if refiner.config.placement == "shared":  # vLLM gives no log-probs of a prompt beside adapters
+        if reference.scores_by_actor:
             result.in_place_prompt = prompt_ids
             return
         result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
-        result.in_place = await refiner.client.in_time(refiner.client.log_probs, prompt_ids, rollout.turn_ids) or []
+        result.in_place = await reference.log_probs(prompt_ids, rollout.turn_ids) or []
 
     def _is_open(self, result: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
         """Return whether a response is constrained, from what became of its refinement."""
@@ -211,16 +210,16 @@ class Teacher(Companion):
             return result.verdict is Verdict.ACCEPTED
         return result.verdict.is_scored or not self.needs_refinement
 
-    def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
-        tokenizer, refined = refiner.prompt.tokenizer, result.text
+    def _encode(
+        self, reference: "Reference", rollout: Rollout, sibling: Rollout, result: Refinement
+    ) -> list[int] | None:
+        """Return c as token ids; None if there is nothing that its template could show."""
+        # Without the gate a' may be the response itself, which pi_0 must not read: it would copy it.
+        is_shown = result.verdict.is_scored and not result.is_repeated
         is_better = eq6.is_higher(sibling.reward, rollout.reward)
-        if refiner.prompt.thoughts:  # a' begins with one
-            refined = refiner.answer_in(rollout, result.token_ids)
         shown = {
-            # Without the gate a' may be the response itself, which must not stand there.
-            "refined": refined if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": refiner.answer_in(sibling, sibling.turn_ids) if is_better else "",
+            "refined": reference.answer_in(rollout, result.token_ids) if is_shown else "",
+            "sibling": reference.answer_in(sibling, sibling.turn_ids) if is_better else "",
             "solution": rollout.solution,
         }
-        chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return self._prompt.encode(chat, shown)
+        return self._prompt.encode(reference.chat_before(rollout), shown)

@@ -203,28 +203,25 @@ def best_of(rollout: Rollout, rollouts: Sequence[Rollout]) -> Rollout:
 
 
 @dataclass(slots=True, kw_only=True)
-class Request:
-    """What is known of the request behind a refinement."""
+class Bill:
+    """What the requests for a refinement cost."""
 
-    num_kept_tokens: int = 0
-    """Tokens of the response's own thought, with which a' begins."""
-    num_thought_tokens: int = 0
-    """Tokens of the refiner's own thought, which is no part of a'."""
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    """Of all that it drew; so are the thoughts."""
     num_samples: int = 1
-    """Refinements that it drew (``refiner.samples``)."""
-    num_better: int = 0
-    """How many of them the reward gate lets through."""
+    """Refinements that the first request draws (``refiner.samples``)."""
+    num_prompt_tokens: int = 0
+    """Tokens of the prompts, once for all samples."""
+    num_generated_tokens: int = 0
+    """Tokens of all samples, the refiner's own thoughts included."""
+    num_thought_tokens: int = 0
+    """Tokens of the refiner's own thoughts, which are no part of a'."""
     num_retries: int = 0
-    """Repetitions of its request (``refiner.placement=external``)."""
+    """Repetitions of the request (``refiner.placement=external``)."""
     latency_s: float | None = None
-    """Seconds from its request to the answer; None if there was none."""
+    """Seconds from the request to the answer; None if no answer came."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Refinement(Request):
+class Refinement(Bill):
     """The refiner's answer to one rollout, with its ids and its text.
 
     Example: ``Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, 2], text="2", reward=1.0)``.
@@ -237,6 +234,10 @@ class Refinement(Request):
     """a', ended by EOS; empty unless scored."""
     text: str = ""
     """a' as text; of a failed one, what was written."""
+    num_kept_tokens: int = 0
+    """Tokens of the response's own thought, with which a' begins."""
+    num_better: int = 0
+    """Samples that the reward gate lets through."""
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
     is_repeated: bool = False
@@ -250,7 +251,7 @@ class Refinement(Request):
 
 
 @dataclass(slots=True, kw_only=True)
-class Pair(Request):
+class Pair(Bill):
     """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
@@ -271,6 +272,10 @@ class Pair(Request):
     """r(s0, a'); 0 unless scored, as the next one."""
     num_refined_tokens: int = 0
     """Length of a'."""
+    num_kept_tokens: int = 0
+    """Tokens of the response's own thought, with which a' begins."""
+    num_better: int = 0
+    """Samples of the refinement that the reward gate lets through."""
     num_compared_tokens: int = 0
     """min(n, m): length of the shorter of a and a', without the thought that both begin with."""
     is_repeated: bool = False

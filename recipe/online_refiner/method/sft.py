@@ -15,7 +15,7 @@ from refiner_worker.keys import BLOCK, what_lacks
 
 if TYPE_CHECKING:  # they import torch
     from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.refine import Refiner
+    from recipe.online_refiner.method.asks import Reference
 
 TOP_K = 16
 """Number of pi_0's likeliest tokens that are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
@@ -197,16 +197,14 @@ class Distributions(Companion):
         self._constraint, self._num_ids = constraint, num_ids
 
     async def complete(
-        self, refiner: "Refiner", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
+        self, reference: "Reference", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
     ) -> None:
         """Add pi_0's distribution to a refinement that acts on the policy and was written for this response."""
         if not self._constraint.is_used(result.verdict) or not result.prompt_ids:
             return
         written = result.token_ids[:-1]
         result.num_prompt_tokens += len(result.prompt_ids) + len(written)
-        result.top = await refiner.client.in_time(
-            refiner.client.top_log_probs, result.prompt_ids, written, TOP_K, self._num_ids
-        )
+        result.top = await reference.top_log_probs(result.prompt_ids, written, TOP_K, self._num_ids)
 
 
 @dataclass(kw_only=True, config=BLOCK)

@@ -33,12 +33,12 @@ from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.constraint import Turn
-from recipe.online_refiner.method.pairs import Pair, Refinement, Request, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, TextRefiner
+from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.refine.group import Refiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
-from refiner_worker.config import ALIKE, External, RefinerConfig
+from refiner_worker.config import ALIKE, RefinerConfig
 from refiner_worker.text.thoughts import read_thoughts
 from refiner_worker.text.turn_end import read_turn_end
 
@@ -80,8 +80,7 @@ class RefineWorker:
 
         def make(one: RefinerConfig) -> Callable[..., Refiner]:
             prompt = one.prompt(tokenizer, chat_settings, thoughts, rollout.response_length)
-            kind = TextRefiner if isinstance(one, External) else Refiner
-            return functools.partial(kind, config=one, prompt=prompt, **alike)
+            return functools.partial(Refiner, config=one, prompt=prompt, **alike)
 
         self._refiner = make(refiner)
         self._sources = {source: make(one) for source, one in refiner.sources.items()}
@@ -147,13 +146,15 @@ class RefineWorker:
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
             num_refined_tokens=len(ids),
+            num_kept_tokens=kept,
+            num_better=refinement.num_better,
             num_compared_tokens=min(len(turn.ids), len(ids)) - kept if turn.is_used else 0,
             is_repeated=refinement.is_repeated,
             edit_distance=Levenshtein.distance(turn.ids, ids) if is_measured else None,
             own=self._constraint.numbers(turn),
             started_at=started_at,
             refined_at=time.time(),
-            **{one.name: getattr(refinement, one.name) for one in fields(Request)},
+            **{one.name: getattr(refinement, one.name) for one in fields(Bill)},
         )
 
     async def reward(self, rows: KVBatchMeta) -> list[str]:

@@ -13,13 +13,13 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
-from recipe.online_refiner.budget import Budget, Rollouts
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.constraint import Place
 from recipe.online_refiner.method.eq6 import charges_of, since
 from recipe.online_refiner.method.eta import Eta
 from recipe.online_refiner.method.pairs import Pair, Verdict, choose_samples, group_of, luck
 from recipe.online_refiner.method.step import StepState
+from recipe.online_refiner.refine.budget import Budget, Rollouts
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers

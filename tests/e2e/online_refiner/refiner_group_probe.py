@@ -24,9 +24,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.method.pairs import Refinement, Request, Rollout
+from recipe.online_refiner.method.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner
+from recipe.online_refiner.refine.group import Refiner
 from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
 from recipe.online_refiner.verl_glue.loss import TOP_K
 from refiner_worker.client import RefinerClient, RefinerRequestError
@@ -146,9 +146,8 @@ def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[i
     ids = torch.tensor([prompt_ids])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
-    parts = refiner._split(rollout, rollout.turn_ids)
-    attempt = Attempt(rollout=rollout, parts=parts, told={}, prompt_ids=prompt_ids, bill=Request(), asked=AskedOnce())
-    return refiner._parse(attempt, output[0, ids.shape[1] :].tolist(), []).token_ids
+    written, language = output[0, ids.shape[1] :].tolist(), refiner.language
+    return language.parse(written, rollout, language.decode(rollout.turn_ids), stop=refiner.prompt.stop).token_ids
 
 
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.budget import FORGET, NUM_BANDS, NUM_FIRST, Budget, Kind, Rollouts, bands
 from recipe.online_refiner.method.pairs import FAILURES, Pair, Verdict
+from recipe.online_refiner.refine.budget import FORGET, NUM_BANDS, NUM_FIRST, Budget, Kind, Rollouts, bands
 
 
 def rollouts(rewards: Mapping[int, float], solved: Collection[int] = (), num_tokens: int = 1000) -> Rollouts:

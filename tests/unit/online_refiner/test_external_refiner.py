@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from waiting import comes_true
 
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import TextRefiner
+from recipe.online_refiner.refine.group import Refiner
 from refiner_worker import external
 from refiner_worker.config import TEMPLATES, External
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
@@ -64,7 +64,7 @@ async def stage(
         return 0.5
 
     end = tokenizer.eos_token_id
-    refiner = TextRefiner(
+    refiner = Refiner(
         config=client.config,
         client=client,
         prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer, thoughts=thoughts),

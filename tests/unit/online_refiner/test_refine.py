@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,13 @@ from written_model import WrittenServer, group_refined
 
 from recipe.online_refiner.method.constraint import Constraint
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import SKIPPED, Refinement, Request, Rollout, Verdict, best_of
-from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner, TextRefiner, choose
+from recipe.online_refiner.method.pairs import SKIPPED, Bill, Refinement, Rollout, Verdict, best_of
+from recipe.online_refiner.refine import assemble
+from recipe.online_refiner.refine.account import Account, AskedOnce
+from recipe.online_refiner.refine.ask import Replicas, Servers
+from recipe.online_refiner.refine.attempt import Attempt, Written
+from recipe.online_refiner.refine.group import Refiner, choose
+from recipe.online_refiner.refine.language import Language
 from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
@@ -368,40 +374,42 @@ class Slow(Asked):
         await self.may_end.wait()
         return found
 
-    async def write(self, content: str, stop: Any, is_part: bool, limit: int, bill: Request) -> list[Any]:
+    async def write(self, content: str, stop: Any, is_part: bool, limit: int, bill: Bill) -> list[Any]:
         """Answer as a server does that counts its tokens."""
         await self.may_end.wait()
         bill.num_prompt_tokens, bill.num_generated_tokens = 40, 3
         return [("", "ab", True)]
 
 
-@pytest.mark.parametrize(("kind", "num_prompt_tokens"), [(Refiner, (2, 0)), (TextRefiner, (0, 40))])
+@pytest.mark.parametrize(("is_by_url", "num_prompt_tokens"), [(False, (2, 0)), (True, (0, 40))])
 def test_what_is_written_is_billed_though_who_asked_first_gives_up(
-    tokenizer: Any, kind: type[Refiner], num_prompt_tokens: tuple[int, int]
+    tokenizer: Any, is_by_url: bool, num_prompt_tokens: tuple[int, int]
 ) -> None:
     async def run() -> None:
-        client = Slow([7, 8, 9], config())
-        prompt = replace(client.config, template="dialogue").prompt(tokenizer, {}, None, 32)
-        refiner: Any = kind(
-            config=client.config,
-            client=client,  # type: ignore[arg-type]
-            prompt=prompt,
+        client: Any = Slow([7, 8, 9], config())
+        language = Language(
+            tokenizer=tokenizer,
+            thoughts=None,
             turn_end=TurnEnd(stops=frozenset({2}), written=2),
-            score=None,  # type: ignore[arg-type]
-            max_model_len=2048,
-            max_response_tokens=32,
+            may_think=True,
+            thread=ThreadPoolExecutor(1),
         )
-        shared = {"parts": refiner._split(rollout(0, 0.0), [2]), "told": {}, "prompt_ids": [5, 6], "asked": AskedOnce()}
-        attempts = [Attempt(rollout=rollout(n, 0.0), bill=Request(), **shared) for n in range(3)]
-        first, *others = [asyncio.create_task(refiner._begin_samples(one)) for one in attempts]
-        while shared["asked"]._num_waiting.total() < 3:
+        replicas = Replicas(client=client, language=language, num_samples=1)
+        asker: Any = Servers(client=client, language=language, config=client.config) if is_by_url else replicas
+        parts, asked = language.split(rollout(0, 0.0), [2]), AskedOnce()
+        shape = assemble.shape_of(parts, stop=None, rewrites_thought=False)
+        shared = {"parts": parts, "shape": shape, "told": {}, "words": "", "prompt": [5, 6]}
+        attempts = [Attempt(rollout=rollout(n, 0.0), num_left=8, longest_thought=8, **shared) for n in range(3)]
+        accounts = [Account(bill=Bill(), asked=asked, is_greedy=True) for _ in attempts]
+        first, *others = [asyncio.create_task(asker.begin(*one)) for one in zip(attempts, accounts, strict=True)]
+        while asked._num_waiting.total() < 3:
             await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait([first])
-        given_up = replace(attempts[0].bill)
+        given_up = replace(accounts[0].bill)
         client.may_end.set()
         await asyncio.gather(*others)
-        bills = [given_up, *(one.bill for one in attempts[1:])]
+        bills = [given_up, *(one.bill for one in accounts[1:])]
         assert [one.num_generated_tokens for one in bills] == [0, 3, 0]
         assert [one.num_prompt_tokens for one in bills] == [*num_prompt_tokens, 0]
 
@@ -460,13 +468,13 @@ def test_an_error_with_one_sample_costs_that_sample(
     end = tokenizer.eos_token_id
     written = [[*tokenizer.encode(text), end] for text in ("bad", "yes", "bad", "no")]
 
-    def parse(self: Refiner, attempt: Any, generated: list[int], head: list[int]) -> Any:
-        if generated in (written[0], written[2]):
+    def plain(language: Language, attempt: Attempt, sample: Written) -> Any:
+        if sample.answer in (written[0], written[2]):
             raise ZeroDivisionError("a mistake of ours")
-        return own(self, attempt, generated, head)
+        return own(language, attempt, sample)
 
-    own = Refiner._parse
-    monkeypatch.setattr(Refiner, "_parse", parse)
+    own = assemble.plain
+    monkeypatch.setattr(assemble, "plain", plain)
     client = Asked(written, config(samples=4, temperature=1.0))
     (found,) = refined(tokenizer, [rollout(0, 0.0)], client, reward=lambda text: float(text == "yes"))
     assert (found.verdict, found.text, found.reward) == (Verdict.ACCEPTED, "yes", 1.0)
