@@ -233,7 +233,10 @@ class Hosted(RefinerConfig):
             config.actor_rollout_ref.rollout, "name", throw_on_missing=False
         )
         if blocks.hosts_refiner and engine != ENGINE:
-            return f"the refiner's replicas run on {ENGINE}, not {engine}: set +refiner.rollout.name={ENGINE}"
+            return (
+                f"a hosted refiner runs on {ENGINE}, not on {engine}, which cannot be installed beside it; serve the "
+                "refiner by URL: refiner.placement=external refiner.url=http://host:8000/v1"
+            )
         return super().refusal(config, blocks)
 
 

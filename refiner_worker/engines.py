@@ -4,6 +4,7 @@ Functions on a server run in its process, beside the event loop of its engine.
 """
 
 import asyncio
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,11 +31,16 @@ def can_sleep(rollout: Mapping[str, Any]) -> bool:
 
 
 def has_failed(server: Any) -> bool:
-    """Tell whether the engine of a server, processes of its own, is gone while the server answers.
+    """Return whether the engine of a server, one or more processes of its own, is gone while the server answers.
 
-    Of a replica over several nodes only the first one's server has it; servers of other engines are not looked into.
+    vLLM's engine says so itself. SGLang's is the processes that its server has started, which the first call remembers.
+    Of a replica over several nodes, only the first node's server has vLLM's engine.
     """
-    return bool(getattr(getattr(server, "engine", None), "errored", False))
+    engine = getattr(server, "engine", None)
+    if engine is not None or not hasattr(server, "tokenizer_manager"):
+        return bool(getattr(engine, "errored", False))
+    children = multiprocessing.active_children()  # without those that have ended
+    return not all(child.is_alive() for child in server.__dict__.setdefault("_first_children", children))
 
 
 def abort(server: Any, caller: str) -> None:

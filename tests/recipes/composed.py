@@ -32,6 +32,8 @@ ENGINES = ("megatron", "veomni", "torchtitan")
 MEDIA = ("geo3k", "openr1mm", "tinyllava-video")
 """Data sets whose prompts have images or videos, as their names in a script's ``data.train_files``."""
 TEXT_ONLY = "prompts have images or videos, and the refiner reads text [prompts-are-text]"
+BY_URL = ["refiner.placement=external", "refiner.url=http://host:8000/v1"]
+"""What a run adds whose policy rolls out on SGLang."""
 NOT_COMPOSED = "verl 0.9.1 does not compose these arguments"
 
 
@@ -47,8 +49,11 @@ def overrides_of(arguments: list[str]) -> list[str]:
 
 def refusal_of(arguments: list[str]) -> str | None:
     """Return why this extension does not take a script's arguments, in one line; None if it takes them."""
+    overrides = overrides_of(arguments)
+    if any(one.endswith("rollout.name=sglang") for one in overrides):  # whose engine hosts no refiner
+        overrides += BY_URL
     try:
-        config = compose("online_refiner", overrides=overrides_of(arguments))
+        config = compose("online_refiner", overrides=overrides)
     except (HydraException, OmegaConfBaseException):
         return NOT_COMPOSED
     try:
@@ -77,6 +82,7 @@ def page_of(found: dict[str, str | None]) -> str:
             f"**{accepted} of {composed} example scripts of verl take a refiner by changing the command alone.**",
             "The arguments of a script count as accepted if they compose with `online-refiner train`, pass the rules",
             "on the config, and name data whose prompts are text. No model is loaded, and nothing is trained.",
+            "Where the policy rolls out on SGLang, the refiner is a server by URL (`refiner.placement=external`).",
             "",
             f"The {len(found)} scripts are those under `examples/` of verl's main branch of 2026-08-22 that call",
             f"`verl.trainer.main_ppo`; {len(found) - composed} do not compose with verl 0.9.1.",

@@ -6,7 +6,10 @@ through verl's own function.
 
 import asyncio
 import inspect
+import multiprocessing
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +29,7 @@ from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGro
 from recipe.online_refiner.verl_glue.hosting.servers import extract
 from refiner_worker.client import SAMPLING, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import Colocated, read_refiner
-from refiner_worker.engines import ABSENT, can_sleep
+from refiner_worker.engines import ABSENT, can_sleep, has_failed
 
 
 class Call:
@@ -303,3 +306,30 @@ def test_a_replica_that_cannot_start_again_costs_the_run_only_if_it_was_the_last
     assert group.wake_up() == 0 and sorted(group._replicas) == [0]
     with pytest.raises(RunEndedError, match="no replica of the refiner is left: .*no GPU"):
         Group({0: Replica(is_dead=True)}, "colocated", {"free_cache_engine": True}).wake_up()
+
+
+@pytest.mark.parametrize("signal_of_death", [None, signal.SIGKILL, signal.SIGTERM])
+def test_an_engine_of_other_processes_is_dead_when_one_of_them_is(signal_of_death: int | None) -> None:
+    """SGLang's server answers while its scheduler, which it started, is gone."""
+    server, context = SimpleNamespace(tokenizer_manager="there"), multiprocessing.get_context("spawn")
+    released = context.Event()
+    scheduler = context.Process(target=released.wait)
+    scheduler.start()
+    try:
+        assert not has_failed(server)
+        if signal_of_death is not None:
+            os.kill(scheduler.pid or 0, signal_of_death)
+            scheduler.join()
+        later = context.Process(target=int)  # the server's other processes are not its engine
+        later.start()
+        later.join()
+        assert has_failed(server) == (signal_of_death is not None)
+    finally:
+        released.set()
+        scheduler.join()
+
+
+def test_vllms_engine_says_itself_whether_it_is_dead() -> None:
+    assert has_failed(SimpleNamespace(engine=SimpleNamespace(errored=True)))
+    assert not has_failed(SimpleNamespace(engine=SimpleNamespace(errored=False)))
+    assert not has_failed(SimpleNamespace()), "a later node's server of a replica has none"
