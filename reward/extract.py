@@ -63,7 +63,7 @@ def extract_code(response: str, *names: str) -> str | None:
     in a plain block after the program, must not replace the program). Among several such blocks, the last that defines
     one of `names` is preferred (without `names`, the last that reads standard input), then blocks that do more than
     show values. Blocks in other languages, sessions (`>>>`) and blocks of comments or commands alone are skipped. An
-    unterminated last fence reaches to the end. Text without a fence is code only if all of it parses as Python and it
+    unterminated last fence reaches to the end. Text before any fence is code only if all of it parses as Python and it
     has a definition, an import, an assignment or a print: a bare word is no program. The model's thought (up to
     `</think>` or the like) is searched only if there is no code after it.
     """
