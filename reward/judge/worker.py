@@ -5,6 +5,7 @@ limited: it alone looks at what answers wrote, and whatever that makes of it end
 """
 
 import contextlib
+import functools
 import gc
 import json
 import math
@@ -50,6 +51,8 @@ def main() -> None:
         if load is not None:
             with contextlib.suppress(Exception):  # the question will meet it again
                 load()
+            with contextlib.suppress(OSError):
+                _filter()  # built here, once: that takes longer than most questions
         gc.disable()
         gc.freeze()
         parent, pid = os.getpid(), os.fork()
@@ -141,6 +144,14 @@ def _limit(cpu_s: float, num_bytes: int) -> None:
         resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
+@functools.cache
+def _filter() -> bytes:
+    """Return the filter of the system calls that a child may make."""
+    from reward.sandbox.jail import seccomp
+
+    return seccomp.programs_filter()
+
+
 def _confine() -> None:
     """Forbid this process to open files other than modules, to open sockets and to reach other processes.
 
@@ -154,7 +165,7 @@ def _confine() -> None:
         kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict_self(landlock.create_ruleset([(folder, landlock.READ) for folder in readable]))
     with contextlib.suppress(OSError):
-        seccomp.install(seccomp.programs_filter())
+        seccomp.install(_filter())
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
     assert find_answer(text) == answer
 
 
+@pytest.mark.usefixtures("judged_here")
 @pytest.mark.parametrize(
     ("answer", "right", "wrong"),
     [
@@ -192,6 +193,7 @@ def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
     assert found == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}
 
 
+@pytest.mark.usefixtures("judged_here")
 @pytest.mark.parametrize(
     ("answer", "right", "wrong"),
     [

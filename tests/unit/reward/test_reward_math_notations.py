@@ -258,6 +258,7 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("judged_here")
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, cases in CASES.items() for case in cases])
 def test_notations(kind: str, case: tuple[str, list[str], list[str]]) -> None:
     answer, right, wrong = case

@@ -31,6 +31,7 @@ def cases() -> Iterator[tuple[str, dict[str, float]]]:
                 verdicts[response] = float(mark[0] == "+")
 
 
+@pytest.mark.usefixtures("judged_here")
 @pytest.mark.parametrize(("label", "verdicts"), list(cases()))
 def test_pairs(label: str, verdicts: dict[str, float]) -> None:
     problem = MathProblem.from_answer(label, problem_id="pairs")
