@@ -5,6 +5,7 @@ stages, charges, columns and tags. The actor behind both is the product's worker
 `tests/e2e/experiments/test_map_engine.py` compares with verl's FSDP engine.
 """
 
+import functools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -129,12 +130,18 @@ def queued(run: Run, rows: list[Row]) -> Any:
     return own_queue.put([row.rollout.key for row in rows], tags, columns)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_update_is_the_trainers(name: str) -> None:
+@functools.cache
+def updated(name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return an arm's weights before and after the map's update."""
     run, rows = begun(name)
     before = [weight.detach().clone() for weight in run.policy.parameters()]
     run.update(rows)
-    ours = [weight.detach().clone() for weight in run.policy.parameters()]
+    return before, [weight.detach().clone() for weight in run.policy.parameters()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_update_is_the_trainers(name: str) -> None:
+    before, ours = updated(name)
     other, rows = begun(name)
     MapTrainer(other).take(queued(other, rows))
     trainers = list(other.policy.parameters())
@@ -146,11 +153,7 @@ def test_an_update_is_the_trainers(name: str) -> None:
 
 def test_arms_differ() -> None:
     """No arm above is another one by mistake."""
-    ends = {}
-    for name in NAMES:
-        run, rows = begun(name)
-        run.update(rows)
-        ends[name] = torch.cat([weight.detach().flatten() for weight in run.policy.parameters()])
+    ends = {name: torch.cat([weight.flatten() for weight in updated(name)[1]]) for name in NAMES}
     for name, weights in ends.items():
         nearest = min((weights - others).abs().max().item() for other, others in ends.items() if other != name)
         assert nearest > 1e-4, name

@@ -1,5 +1,6 @@
 """The comparison over learning rates: equal effort of tuning, grids that widen, outcomes at equal tokens."""
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -15,10 +16,13 @@ from experiments.rates.design import EVERY, METHODS, RATES, SHORT, Spec
 
 @pytest.fixture
 def untaught(monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
-    """Bases that nobody has to train."""
+    """Bases that nobody has to train, and few questions to validate them on, which else take most of the time."""
     torch.manual_seed(0)
     weights = Model(VOCABULARY, LONGEST).state_dict()
     monkeypatch.setattr(bases, "base", lambda strength, seed: weights)
+    monkeypatch.setattr(runner, "NUM_HELD_OUT", 32)
+    monkeypatch.setattr(runner, "NUM_OF_EIGHT", 4)
+    monkeypatch.setattr(runner, "held_out", functools.cache(runner.held_out.__wrapped__))
     return weights
 
 
