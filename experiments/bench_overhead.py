@@ -68,7 +68,6 @@ ARMS = {
     "sft": ("sft, the default; solved responses are skipped", (SKIP, "constraint.mode=sft")),
     "sft_draft": ("the same with speculative decoding by n-gram lookup", (SKIP, "constraint.mode=sft", DRAFT)),
     "budget": ("sft with refiner.budget=0.1", (SKIP, "constraint.mode=sft", "refiner.budget=0.1")),
-    "soft": ("sft with constraint.target=soft", (SKIP, "constraint.mode=sft", "constraint.target=soft")),
     "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
     "skip": ("+ solved responses are skipped", (SKIP,)),
     "cap": ("+ the worst response of each group only", (SKIP, CAP)),

@@ -137,9 +137,9 @@ def page() -> str:
     names = {one: f"`{mode}`" + (" in place" if target == "in_place" else "") for one, (mode, target) in MODES.items()}
     keys = owned({one: names[one] for one in by_name()})
     modes = ", ".join(dict.fromkeys(f"`{mode}`" for mode, _ in CONSTRAINTS))
-    said = {"mode": f"{modes}.", "target": ""}  # that of the modes in place has one value
-    named = {(name, default, meaning or said[name]): has for (name, default, meaning), has in keys.items()}
-    lines += ["", "Keys:", "", *listed("constraint", {key: has for key, has in named.items() if key[2]}), ""]
+    own = "a class of your own as `module:Class` ([example](../examples/own_constraint))"
+    named = {(name, default, meaning or f"{modes}, or {own}."): has for (name, default, meaning), has in keys.items()}
+    lines += ["", "Keys:", "", *listed("constraint", named), ""]
     lines += [f"## {', '.join(f'`{block}`' for block in BLOCKS)}", ""]
     for block, fields in BLOCKS.items():
         lines += listed(block, dict.fromkeys(fields_of(fields), "all"))

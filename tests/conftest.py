@@ -131,7 +131,8 @@ def start_marked(started_jobs: list[Job]) -> Callable[..., Job]:
 
     def start(arguments: list[str], *, cwd: Path, environment: dict[str, str] | None = None) -> Job:
         mark = uuid.uuid4().hex
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        given = {**os.environ, **(environment or {})}.get("PYTHONPATH")
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), given]))
         log = cwd / f"output-{mark[:8]}.log"
         with log.open("w") as stream:
             process = subprocess.Popen(

@@ -45,7 +45,6 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "penalty": (dynamic("penalty"), ETAS),
     "sft": (dynamic("sft", FADING), ETAS),
     "lagrangian": (dynamic("lagrangian", "constraint.credit=in_reward"), ETAS),
-    "soft": (dynamic("sft", FADING, "constraint.target=soft"), ETAS),
     "in_place": (dynamic("penalty", "constraint.target=in_place"), WEIGHTS),
 }
 """The methods by name, each with its overrides by weight and the weights tried: the same number for each."""

@@ -26,9 +26,10 @@ from experiments.map.bases import model_of
 from experiments.map.model import generate
 from experiments.map.tasks import EOS, LENGTH, LONGEST_ANSWER, REWARDS, RULES, Question, questions
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.method.constraint import Turn
-from recipe.online_refiner.method.eq6 import NONE, Charges, accepts, charges_of
-from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.method.constraint import row_columns
+from recipe.online_refiner.method.eq6 import NONE, PenaltyInputs, accepts, penalty_inputs
+from recipe.online_refiner.method.pairs import Charge, Pair, Refinement, Rollout, Turn, Verdict
+from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart
 from recipe.online_refiner.refine.group import choose
 from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
 from recipe.online_refiner.verl_glue.loss import jagged
@@ -167,7 +168,7 @@ class Run:
         self.counts.refined += len(chosen)
         self.counts.wrong += sum(not self.refiner.is_maximal(row.rollout.reward) for row in chosen)
         self.counts.accepted += sum(row.pair.is_accepted for row in rows)
-        if "refine_in_place" in self.constraint.CHARGE_COLUMNS:
+        if self.constraint.penalty is not None and "refine_in_place" in self.constraint.penalty.reads:
             self.score_in_place([row for row in rows if row.pair.is_accepted])
 
     def answers(self, rows: list[Row]) -> list[list[int]]:
@@ -256,7 +257,8 @@ class Run:
             "dataloader_kwargs": {"shuffle": actor.shuffle},
             "temperature": rollout.temperature,
         }
-        told = self.constraint.loss_settings(self.constraint.first_eta)
+        imitation = self.constraint.imitation
+        told = {} if imitation is None else imitation.settings(self.constraint.first_eta)
         taken = {name: refined[name] for name in IMITATED} if told else {}
         return tu.get(self.actor.update_actor(tu.get_tensordict({**columns, **taken}, {**settings, **told})), "metrics")
 
@@ -278,7 +280,7 @@ class Run:
     def refined_columns(self, rows: list[Row]) -> dict[str, Tensor]:
         """Return the columns of refinements, as the product's refine workers write them (``rows.py``)."""
         ids = [torch.tensor(row.turn.refinement.token_ids or [0]) for row in rows]
-        own = [self.constraint.columns(row.turn) for row in rows]
+        own = [row_columns(self.constraint, row.turn) for row in rows]
         return {
             "refine_ids": jagged(ids),
             "refine_mask": jagged(
@@ -296,10 +298,11 @@ class Run:
         scores = torch.zeros(mask.shape)
         for score, row in zip(scores, rows, strict=True):
             score[len(row.turn.ids) - 1] = row.rollout.reward
-        place, eta = self.constraint.place(config.adv_estimator), self.constraint.first_eta
-        charges = self.charges(rows, padded, refined) if place is not None and eta else None
-        if charges is not None and place == "rewards":
-            scores = self.constraint.pay(scores, charges, eta, place)
+        penalty, eta = self.constraint.penalty if self.constraint.first_eta else None, self.constraint.first_eta
+        place = None if penalty is None else penalty.place(config.adv_estimator)
+        inputs = None if penalty is None else self.penalty_inputs(penalty, rows, padded, refined)
+        if penalty is not None and inputs is not None and place == "rewards":
+            scores = penalty.pay(scores, inputs, eta, place)
         tensors = {"response_mask": mask, "old_log_probs": padded["old_log_probs"], "token_level_scores": scores}
         if config.use_kl_in_reward:
             tensors["ref_log_prob"] = padded["ref_log_prob"]
@@ -321,29 +324,36 @@ class Run:
             config=config,
         )
         found = data.batch["advantages"]
-        if charges is not None and place == "advantages":
-            found = self.constraint.pay(found, charges, eta, place)
+        if penalty is not None and inputs is not None and place == "advantages":
+            found = penalty.pay(found, inputs, eta, place)
         return found
 
-    def charges(self, rows: list[Row], padded: dict[str, Tensor], refined: dict[str, Tensor]) -> Charges:
-        """Return the charges of the responses; a row that does not pay is charged nothing."""
+    def penalty_inputs(
+        self, penalty: PenaltyPart, rows: list[Row], padded: dict[str, Tensor], refined: dict[str, Tensor]
+    ) -> PenaltyInputs:
+        """Return the inputs of the penalty of the responses; a row that does not pay is charged nothing."""
         mask = padded["response_mask"]
         charged = torch.zeros(mask.shape)
         paying = [place for place, row in enumerate(rows) if row.turn.is_used]
-        if self.constraint.CHARGE_COLUMNS:
-            paying = [place for place in paying if self.constraint.pays(rows[place].pair)]
-        if paying and self.constraint.CHARGE_COLUMNS:
+        if not isinstance(penalty, Eq6Penalty):
+            paying = [place for place in paying if penalty.is_charged(rows[place].pair)]
+        if paying and not isinstance(penalty, Eq6Penalty):
             known = {"old_log_probs": padded["old_log_probs"], **refined}
-            read = {name: padded_of(known[name])[paying] for name in self.constraint.CHARGE_COLUMNS}
-            found = self.constraint.charged(read, mask[paying])
-            assert found is not None
-            charged[paying] = found
+            read = {name: padded_of(known[name])[paying] for name in penalty.reads}
+            charged[paying] = penalty.charge(read, mask[paying])
         elif paying:
             charged[paying] = self.eq6(rows, paying, refined, mask.shape[1])
-        for place in paying:
-            rows[place].pair.divergence = -float(charged[place].sum())
-        pairs = [row.pair for row in rows]
-        return charges_of(pairs, [self.constraint.cost(pair) for pair in pairs], charged, mask)
+        costs = [
+            penalty.cost(Charge(-float(tokens.sum()), row.pair.num_compared_tokens))
+            for tokens, row in zip(charged, rows, strict=True)
+        ]
+        return penalty_inputs(
+            starts=[row.pair.start for row in rows],
+            num_kept=[row.pair.num_kept_tokens for row in rows],
+            costs=costs,
+            charged=charged,
+            response_mask=mask,
+        )
 
     def eq6(self, rows: list[Row], paying: list[int], refined: dict[str, Tensor], width: int) -> Tensor:
         """Return the charge of Eq. 6 on the tokens of some responses, by the actor's pass over their refinements."""

@@ -143,8 +143,8 @@ MEANING: dict[str, str | Mean] = {
     "constraint/eta": Mean("weight of the constraint in this step; not in mode none", one_each),
     "actor/sft_cross_entropy": Mean(
         "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
-        "(accepted: nats per token), mean over mini-batches with accepted refinements; with target=soft less "
-        "the entropy of pi_0's distribution in the target",
+        "(accepted: nats per token), mean over mini-batches with accepted refinements; a mode's own loss "
+        "of a token takes the place of -log pi_theta(a')",
         lambda state: float(any(pair.is_used for pair in state.pairs.values())),
     ),
     "kl_ref/k3": Mean(
@@ -186,8 +186,10 @@ COUNTS = tuple(name for name in MEANING if name not in {*MEANS, *MAXIMA, *PERCEN
 """Metrics that are sums: 0 where nothing happened."""
 
 
-def of_step(parts: list[StepState]) -> dict[str, float]:
+def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAINTS) -> dict[str, float]:
     """Return the metrics of a step that has several mini-batches; verl's aggregator goes by words in their names.
+
+    ``own`` has the metrics of the run's constraint, by name (``Constraint.MEANING``).
 
     A metric that some mini-batches lack is that of the others. A number of the reward function is left out if a
     mini-batch has left it out, but not if none of the mini-batch's rollouts has it.
@@ -195,13 +197,14 @@ def of_step(parts: list[StepState]) -> dict[str, float]:
     combined = latency_metrics([pair for part in parts for pair in part.pairs.values()])
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
     of_sources = {name for part in parts for name in part.metrics if name.startswith(OF_SOURCES)}
-    for name in (*MEANING, *OF_CONSTRAINTS, *extras, *of_sources):
+    means = MEANS | {name: one for name, one in own.items() if isinstance(one, Mean)}
+    for name in (*MEANING, *own, *extras, *of_sources):
         having = [part for part in parts if name in part.metrics]
         values = [float(part.metrics[name]) for part in having]
         is_left_out = name in extras and any(part.counts.get(name) and name not in part.metrics for part in parts)
         if name.startswith("timing_s/") or name in PERCENTILES or not values or is_left_out:
             continue  # seconds are the step's already
-        mean = Mean("", counted(name)) if name in extras else MEANS.get(name)
+        mean = Mean("", counted(name)) if name in extras else means.get(name)
         if name in of_sources:
             mean = Mean("", partial(num_of_source, source=name.split("/", 2)[2]))
         if name in MAXIMA:
@@ -353,6 +356,7 @@ def known(values: Mapping[str, float | None]) -> dict[str, float]:
 def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
     """Summarise what responses are charged for, and log pi_theta(a'), where it is due of all scored refinements."""
     pairs = list(state.pairs.values())
+    measured_charges = [state.measured(row) for row in state.pairs]
     scored = [pair for pair in pairs if pair.nll is not None]
     measured = {"constraint/cross_entropy_accepted": [pair for pair in scored if pair.is_accepted]}
     if is_due:
@@ -362,8 +366,8 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         for name, some in measured.items()
     }
     return {
-        "constraint/divergence": sum(pair.divergence for pair in pairs) / max(1, len(pairs)),
-        "constraint/divergence_per_token": sum(pair.divergence_per_token for pair in pairs) / max(1, len(pairs)),
+        "constraint/divergence": sum(one.nats for one in measured_charges) / max(1, len(pairs)),
+        "constraint/divergence_per_token": sum(one.per_token for one in measured_charges) / max(1, len(pairs)),
         **known(means),
         "tokens/refine_log_prob": sum(pair.num_refined_tokens for pair in scored),
     }

@@ -12,6 +12,7 @@ from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.config.replicas import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
+from recipe.online_refiner.method.constraint import describe
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import has_critic
 from recipe.sizing import shapes
@@ -85,7 +86,7 @@ class Plan:
             "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": self._describe_refiner(blocks),
-            "constraint": blocks.constraint.describe(),
+            "constraint": describe(blocks.constraint),
             "advantages": config.algorithm.adv_estimator,
             "data": f"{most}{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
             "steps": f"{num_steps}" if trainer.total_training_steps is not None else f"{most}{num_steps}",
@@ -208,7 +209,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         read.max_tokens(*lengths) + one.response_length + (one.longest_thought if thoughts else 0)
         for one, read in hosted
     )
-    companion = blocks.constraint.companion(tokenizer, settings, max(lengths[1], refiner.response_length))
+    companion = blocks.constraint.companion(tokenizer, thoughts, settings, max(lengths[1], refiner.response_length))
     in_place_tokens = companion.scored_tokens(*lengths)
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)
@@ -263,11 +264,6 @@ def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> T
         raise ValueError(
             f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
             "told from the thought; leave refiner.thoughts out"
-        )
-    if thoughts and getattr(blocks.constraint, "target", None) == "soft":
-        raise ValueError(
-            "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "
-            "thought; set constraint.target=rewrite, or refiner.thoughts=false if the model does not think"
         )
     return thoughts
 

@@ -245,16 +245,16 @@ class Footprint:
         chunk = actor.entropy_from_logits_chunk_size if actor.entropy_from_logits_with_chunking else math.inf
         is_scaled = self._config.actor_rollout_ref.rollout.temperature != 1
         chunk = chunk if with_entropy else 0
-        # verl's top-k loss keeps log-probs of the whole vocabulary, and their gradient.
-        constraint = self._blocks.constraint
-        is_soft = learns and constraint.imitates and constraint.asks_log_probs
-        soft = 8.0 * self._policy.vocab * tokens if is_soft else 0.0
-        return state.logits(self._policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + soft
+        imitation = self._blocks.constraint.imitation
+        # A loss from the logits keeps log-probs of the whole vocabulary, and their gradient.
+        has_own_loss = learns and imitation is not None and imitation.loss is not None
+        own = 8.0 * self._policy.vocab * tokens if has_own_loss else 0.0
+        return state.logits(self._policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + own
 
     def _longest(self, learns: bool) -> int:
         """Return the tokens of the longest row, refinements included if the mode learns from them."""
         data, blocks = self._config.data, self._blocks
-        is_read = blocks.constraint.imitates if learns else blocks.refines
+        is_read = blocks.constraint.imitation is not None if learns else blocks.refines
         refined = blocks.refiner.response_length if is_read else 0
         return int(data.max_prompt_length + max(data.max_response_length, refined))
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from soft import TOP_K, padded_top
 from torch import Tensor
-
-from recipe.online_refiner.method.sft import TOP_K, padded_top
 
 EOS, NUM_ROWS = 2, 8
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
@@ -39,7 +38,7 @@ class Batch:
     normaliser: str = "accepted"
     penalises: bool = False  # whether the rows' advantages have Eq. 6 in them
     epochs: int = 1
-    is_soft: bool = False  # `constraint.target=soft`: pi_0's distribution at each token of a' but its last one is known
+    is_soft: bool = False  # examples/own_constraint: pi_0's distribution at each token of a' but its last one is known
     micro_batch_size: int | None = None
     max_tokens: int | None = None
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)

@@ -100,7 +100,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    enter({**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
+    example = str(Path(__file__).parents[2] / "examples" / "own_constraint")
+    path = os.pathsep.join(filter(None, [example, os.environ.get("PYTHONPATH")]))
+    enter({**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONPATH": path})
     warnings.filterwarnings("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"
     sys.exit(main())

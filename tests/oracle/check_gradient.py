@@ -14,15 +14,18 @@ import argparse
 import json
 import statistics
 import sys
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "own_constraint"))
+
 from worlds import ascend, constraint, expected_update, make_world
 
 from recipe.online_refiner.method import eq6
 from recipe.online_refiner.method.constraint import Constraint
-from recipe.online_refiner.method.in_place import InPlace
 
-MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets
+MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, in place, and examples/own_constraint
     "lagrangian": constraint("lagrangian"),
     "lagrangian_diff": constraint("lagrangian", alignment="diff"),
     "lagrangian_return_to_go": constraint("lagrangian", credit="return_to_go"),
@@ -30,7 +33,7 @@ MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and 
     "penalty": constraint("penalty"),
     "sft": constraint("sft"),
     "in_place": constraint("penalty", target="in_place"),
-    "soft": constraint("sft", target="soft"),
+    "soft": constraint("soft:Soft"),
 }
 TRAPPED = {
     **{f"penalty_{name}": constraint("penalty", credit=name) for name in ("return_to_go", "in_reward")},
@@ -52,7 +55,7 @@ def cosines(seed: int) -> dict[str, float]:
         truths[name] = torch.autograd.grad(-loss(parameters), parameters)[0].flatten()
     for name, mode in MODES.items():
         update = expected_update(world, parameters, mode, eta=1.0, is_rewarded=False).flatten()
-        truth = truths["in_place" if isinstance(mode, InPlace) else "soft" if mode.asks_log_probs else mode.alignment]
+        truth = truths[name if name in truths else getattr(mode, "alignment", "position")]
         found[name] = torch.nn.functional.cosine_similarity(update, truth, dim=0).item()
     return found
 

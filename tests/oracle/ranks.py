@@ -11,6 +11,7 @@ import verl  # noqa: F401  (loads the CPU platform)
 from batches import LEARNING_RATE, Batch
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
+from soft import ForwardKl
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.verl_glue.actor_engine import ActorEngine, takes_positions
@@ -162,4 +163,6 @@ def _share(batch: Batch, share: int, num_shares: int) -> Any:
     }
     if batch.token_weights:
         settings |= {"refine_eta": batch.eta, "refine_normaliser": batch.normaliser}
+    if batch.is_soft:
+        settings["refine_loss"] = ForwardKl()
     return tu.get_tensordict(tensors, settings)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from soft import TOP_K
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from recipe.online_refiner.method import eq6
-from recipe.online_refiner.method.constraint import Constraint, Turn
-from recipe.online_refiner.method.in_place import InPlace
+from recipe.online_refiner.method.constraint import Constraint, row_columns
+from recipe.online_refiner.method.in_place import InPlacePenalty
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import Pair, Refinement, Verdict
-from recipe.online_refiner.method.sft import TOP_K
+from recipe.online_refiner.method.pairs import Charge, Refinement, Turn, Verdict
 from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, refined_loss
 from refiner_worker.engines import ABSENT, Top
 
@@ -150,11 +150,10 @@ def advantages(world: World, constraint: Constraint, log_probs: Tensor, *, eta: 
 
     The reward is normalised by its mean and deviation under the policy, as in one large group.
     """
-    columns = [constraint.columns(turn) for turn in turns(world)]
+    columns, penalty = [row_columns(constraint, turn) for turn in turns(world)], constraint.penalty
     charged = torch.zeros_like(log_probs)
-    if isinstance(constraint, InPlace):
-        found = constraint.charged({"refine_in_place": world.reference_log_probs(), "old_log_probs": log_probs}, MASK)
-        assert found is not None
+    if isinstance(penalty, InPlacePenalty):
+        found = penalty.charge({"refine_in_place": world.reference_log_probs(), "old_log_probs": log_probs}, MASK)
         charged = found * torch.tensor(world.accepted)[:, None]
     elif constraint.needs_log_probs:
         pairs = torch.full_like(IDS, eq6.NONE)
@@ -162,22 +161,20 @@ def advantages(world: World, constraint: Constraint, log_probs: Tensor, *, eta: 
             pairs[row, : LENGTHS[row]] = torch.tensor(of_row["refine_counterparts"])
         charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
     compared = torch.minimum(LENGTHS, LENGTHS[world.refined]).tolist()
-    costs = [
-        constraint.cost(Pair(reward=0.0, divergence=divergence, num_compared_tokens=length))
-        for divergence, length in zip((-charged.sum(-1)).tolist(), compared, strict=True)
-    ]
-    charges = eq6.Charges(charged=charged, cost=torch.tensor(costs), turn=MASK, rewritten=MASK)
+    charges = map(Charge, (-charged.sum(-1)).tolist(), compared)
+    costs = [0.0 if penalty is None else penalty.cost(charge) for charge in charges]
+    inputs = eq6.PenaltyInputs(charged=charged, cost=torch.tensor(costs), turn=MASK, rewritten=MASK)
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
-    place = constraint.place("grpo")
-    if place == "rewards":
-        rewards = constraint.pay(rewards, charges, eta, place)
+    place = None if penalty is None else penalty.place("grpo")
+    if penalty is not None and place == "rewards":
+        rewards = penalty.pay(rewards, inputs, eta, place)
     totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
     own = totals[:, None] * MASK
     if is_rewarded:
         mean = chances @ totals
         own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
-    return constraint.pay(own, charges, eta, place) if place == "advantages" else own
+    return penalty.pay(own, inputs, eta, place) if penalty is not None and place == "advantages" else own
 
 
 def turns(world: World) -> list[Turn]:
@@ -188,7 +185,7 @@ def turns(world: World) -> list[Turn]:
             response_length=len(response),
             start=0,
             ids=list(response),
-            refinement=Refinement(verdict=Verdict.ACCEPTED, token_ids=list(RESPONSES[index]), top=top[index]),
+            refinement=Refinement(verdict=Verdict.ACCEPTED, token_ids=list(RESPONSES[index]), own={"top": top[index]}),
             is_used=keep,
         )
         for response, index, keep in zip(RESPONSES, world.refined, world.accepted, strict=True)
@@ -216,10 +213,11 @@ def expected_update(
     settings = {"dp_size": 1, "batch_num_tokens": int(MASK.sum()), "global_batch_size": len(RESPONSES)}
     data = tu.get_tensordict(_rows(world, constraint, values, old, chances), settings)
     indices = list(range(len(RESPONSES)))
-    if constraint.imitates:
+    imitation = constraint.imitation
+    if imitation is not None:
         used = [index for index, keep in zip(world.refined, world.accepted, strict=True) if keep]
+        tu.assign_non_tensor(data, **imitation.settings(eta))
         data, indices = append_refined_rows(data, len(used)), indices + used
-        tu.assign_non_tensor(data, **constraint.loss_settings(eta))
         tu.assign_non_tensor(data, refine_num_tokens=int(LENGTHS[used].sum()))
     # An engine's output at a position is of the token after it.
     output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
@@ -227,7 +225,7 @@ def expected_update(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4
     )
     loss_function, found = partial(refined_loss, partial(ppo_loss, config=actor)), {"log_probs": output}
-    if constraint.imitates and constraint.asks_log_probs:
+    if imitation is not None and imitation.loss is not None:
         table = torch.nn.functional.pad(world.features @ parameters, (0, TOP_K - NUM_TOKENS), value=ABSENT)
         states = [torch.cat([STATE_OF[n, : LENGTHS[n]], STATE_OF[n, :1]]) for n in indices]
         students = loss_function(student_logits=table[torch.cat(states)][None], data=data)
@@ -242,7 +240,7 @@ def _rows(world: World, constraint: Constraint, values: Tensor, old: Tensor, cha
         return jagged([row[:length] for row, length in zip(column, LENGTHS, strict=True)])
 
     answers = [torch.tensor(RESPONSES[index]) for index in world.refined]
-    columns = [constraint.columns(turn) for turn in turns(world)]
+    columns = [row_columns(constraint, turn) for turn in turns(world)]
     own = {name: [torch.as_tensor(row[name]) for row in columns] for name in columns[0]}
     if "refine_weights" in own:
         own["refine_weights"] = [row * chance for row, chance in zip(own["refine_weights"], chances, strict=True)]

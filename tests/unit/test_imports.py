@@ -13,6 +13,7 @@ ALONE = {
     "reward": "reward",
     "refiner_worker": "refiner_worker",
     "recipe/sizing": "refiner_worker",  # which knows engines
+    "recipe/online_refiner/method": "refiner_worker",  # the method is read without config and verl
     "recipe/cpu_platform": "recipe.preload",
     "recipe/preload": "recipe.preload",
 }
@@ -82,6 +83,23 @@ def test_parts_stand_alone(part: str) -> None:
     for name, path in modules(part).items():
         others = {one for one in imported(path, at_import=False) if not one.startswith(allowed)}
         assert not others, f"{name}: {others}"
+
+
+def test_the_method_imports_no_verl() -> None:
+    for name, path in modules("recipe/online_refiner/method").items():
+        imports = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        named = {alias.name for node in imports for alias in node.names if isinstance(node, ast.Import)}
+        named |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+        assert not [one for one in named if one.split(".")[0] == "verl"], name
+
+
+def test_files_of_the_method_need_each_other_in_no_circle() -> None:
+    """Anywhere in a file, for types too."""
+    files = modules("recipe/online_refiner/method")
+    graph = {name: imported(path, at_import=False) & files.keys() - {name} for name, path in files.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(files)
 
 
 LIGHT = ("reward.apps", "reward.math", "reward.verl_reward", "refiner_worker.config")

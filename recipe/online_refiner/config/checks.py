@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
+from recipe.online_refiner.method.constraint import refusal_of
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
@@ -160,7 +161,7 @@ def refiner_goes_with_the_rest(run: Run) -> str | None:
 @rule("config")
 def constraint_goes_with_the_rest(run: Run) -> str | None:
     """The constraint goes with estimator, loss, refiner and placement (``method``, a class a mode)."""
-    return run.blocks.constraint.refusal(run.config, run.blocks)
+    return refusal_of(run.blocks.constraint, run.config, run.blocks)
 
 
 # ---- keys of verl's
@@ -276,7 +277,7 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
     config, refiner = run.config, run.blocks.refiner
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     budgets = {}
-    if actor.use_dynamic_bsz and run.blocks.constraint.imitates:
+    if actor.use_dynamic_bsz and run.blocks.constraint.imitation is not None:
         budgets["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu
     if rollout.log_prob_use_dynamic_bsz:
         budgets["rollout.log_prob_max_token_len_per_gpu"] = rollout.log_prob_max_token_len_per_gpu

@@ -1,88 +1,56 @@
 """What a constraint is: how better refinements act on the policy. A subclass is a mode of ``constraint.mode``.
 
-Its fields are the keys of the block ``constraint`` in that mode, its methods what it does, in the order of a step. Each
-process of a run reads its own copy from the config, so a constraint keeps nothing between steps (eta does: ``eta.py``).
+Its fields are the keys of the block ``constraint`` in that mode. It *has* a penalty, an imitation, both or neither; its
+other methods are hooks, in the order of a step. Each process of a run reads its own copy from the config, so a
+constraint keeps nothing between steps (eta does: ``eta.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 from omegaconf import DictConfig
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from recipe.online_refiner.method.asks import Blocks, Reference
 from recipe.online_refiner.method.eq6 import NONE
+from recipe.online_refiner.method.imitation import ImitationPart
+from recipe.online_refiner.method.pairs import Column, Pair, Refinement, Rollout, Turn, Verdict
+from recipe.online_refiner.method.penalty import PenaltyPart
 from refiner_worker.keys import BLOCK
-
-if TYPE_CHECKING:  # they import torch
-    from torch import Tensor
-
-    from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.method.asks import Reference
-    from recipe.online_refiner.method.eq6 import Charges
-    from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict
-    from recipe.online_refiner.method.step import StepState
+from refiner_worker.text.thoughts import Thoughts
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Place = Literal["rewards", "advantages"]
-"""Where a penalty acts: in the rewards before the advantage estimator, or in the advantages after it."""
-
-Column = Sequence[int] | Sequence[float] | np.ndarray
-"""A row's part of a column, at least one entry: whole numbers become int64, others float32, and the column jagged."""
-
-CRITIC_ESTIMATORS = ("gae",)
-"""Advantage estimators of verl that have a critic, which must see a penalty to expect it."""
 
 
 class Mean(NamedTuple):
-    """A metric that is a mean; a step's is the mean over all that its mini-batches' are over."""
+    """A metric that is a mean. A step's value is the mean over all values that its mini-batches' means are over."""
 
     meaning: str
-    over: "str | Callable[[StepState], float]"
-    """The number of values that a mini-batch's mean is over: the name of the metric that counts them, or a function."""
+    over: str | Callable[[Any], float]
+    """The weight of a mini-batch in a step's mean: the name of a count metric, or a function of the mini-batch's
+    ``StepState`` that returns the weight."""
 
-    def weight(self, state: "StepState") -> float:
-        """Return the number of values that a mini-batch's mean is over."""
+    def weight(self, state: Any) -> float:
+        """Return the weight of a mini-batch, from its ``StepState``."""
         return self.over(state) if callable(self.over) else float(state.metrics[self.over])
 
 
-@plain_dataclass(slots=True, kw_only=True)
-class Turn:
-    """The last turn of a row's response, a, and its refinement, a'."""
-
-    response_length: int
-    """Tokens of the response, all its turns."""
-    start: int
-    """The turn's first position in the response."""
-    ids: list[int]
-    """a; empty in a row that nobody refines: padding, or a dead worker's."""
-    refinement: "Refinement"
-    """a' with its verdict; in a row that nobody refines without ids."""
-    is_used: bool
-    """Whether a' acts on the policy."""
-
-    @property
-    def is_charged(self) -> bool:
-        """Whether the tokens of a may be charged: a' acts, and somebody else has written it."""
-        return self.is_used and self.refinement.verdict != "own"
-
-
 class Companion:
-    """What a refine worker does for a constraint beside asking for refinements. This one asks for nothing more."""
+    """What a refine worker does for a constraint beside asking for refinements. This one does nothing more."""
 
     needs_refinement = True
     """Whether a' is asked for at all."""
 
     def __init__(self, *, imitates_solved: bool = False) -> None:
+        """Say whether a response with the maximal reward is its own refinement."""
         self.imitates_solved = imitates_solved
 
     async def complete(
-        self, reference: "Reference", rollout: "Rollout", rollouts: "Sequence[Rollout]", result: "Refinement"
+        self, reference: Reference, rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
     ) -> None:
-        """Ask pi_0 for more about a rollout of a group, once its a' is there, and add it to the result."""
+        """Ask pi_0 for more about one of a group's rollouts, once its a' is there, and add it to ``result``."""
 
     def scored_tokens(self, prompt: int, response: int) -> int:
         """Return the tokens of the longest text that pi_0 reads beside the refiner's prompts; 0: there is none."""
@@ -91,132 +59,106 @@ class Companion:
 
 @dataclass(kw_only=True, config=BLOCK)
 class Constraint:
-    """How refinements act on the policy."""
+    """How refinements act on the policy. A mode overrides some of the ten hooks; the last two members follow."""
 
     refines: ClassVar[bool] = True
     """Whether a step has a refine stage."""
+    asks_log_probs: ClassVar[bool] = False
+    """Whether pi_0 is asked for log-probs of given tokens, which needs replicas."""
     DEFAULT_ETA: ClassVar[float] = 0.0
     """What ``constraint.eta=null`` stands for."""
-    CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ()
-    """What :meth:`charged` reads; empty: it charges nothing. Any jagged column of the row, verl's and those of
-    ``rows.py`` too; ``refine_log_probs`` where ``needs_log_probs``."""
+    TRIED: ClassVar[tuple[float, float] | None] = None
+    """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``); None: none was tried."""
     MEANING: ClassVar[Mapping[str, str | Mean]] = {}
     """Metrics of this mode alone, and what they mean. A step's is the sum over its mini-batches, or a :class:`Mean`."""
 
     mode: str
 
+    # ---- the parts
+
+    @property
+    def penalty(self) -> PenaltyPart | None:
+        """What responses are charged, in their rewards or advantages; None: nothing."""
+        return None
+
+    @property
+    def imitation(self) -> ImitationPart | None:
+        """How refinements are imitated in the actor's loss; None: they are not."""
+        return None
+
     # ---- the refine stage, in refine workers and in agent loop workers
 
-    def companion(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> Companion:
-        """Return what a refine worker does more for this mode; no response or refinement has more tokens."""
+    def companion(
+        self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Mapping[str, Any] | None, longest: int
+    ) -> Companion:
+        """Return what a refine worker does for this mode beside asking for refinements.
+
+        Args:
+            tokenizer: The policy's tokenizer.
+            thoughts: How the models think; None: they do not.
+            chat_settings: What the chat template is given beside messages (``data.apply_chat_template_kwargs``).
+            longest: No response or refinement has more tokens.
+
+        Raises:
+            ValueError: If the mode does not go with them; the run ends before Ray starts.
+        """
         return Companion()
 
-    def is_used(self, verdict: "Verdict") -> bool:
+    def is_used(self, verdict: Verdict) -> bool:
         """Return whether a refinement with this verdict acts on the policy."""
         return False
 
-    def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return what a row's columns of this mode hold, by name, whether it has a refinement or not.
+    def counterparts(self, turn: Turn) -> list[int]:
+        """Return c(t) of each token of the turn by Eq. 6, (len a,), where the row is charged by a'; NONE: nothing."""
+        return [NONE] * len(turn.ids)
 
-        The queue drops a column that any row of a step lacks. Names begin with ``refine_``. The actor's pass over a'
-        reads ``refine_counterparts``: here no token is charged by Eq. 6.
+    def columns(self, turn: Turn) -> dict[str, Column]:
+        """Return what the mode's own columns hold of a row, by name, also in a row that has no refinement.
+
+        The queue drops a column that any row of a step lacks. Names begin with ``refine_``.
         """
-        return {"refine_counterparts": [NONE] * turn.response_length}
+        return {}
 
     def numbers(self, turn: Turn) -> dict[str, float]:
-        """Return what this mode has to know of a row later; the pair's tag carries it to :meth:`pair_metrics`."""
+        """Return what the mode has to know of a row later; the pair's tag carries it (``Pair.own``)."""
         return {}
 
-    # ---- the driver, between log-probs and update
+    # ---- the driver
 
-    @property
-    def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') of used refinements has to be known before the update."""
-        return False
-
-    def charged(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor | None":
-        """Return what each token of some turns is charged, (B, T); None: Eq. 6, by the actor's pass over a'.
-
-        It is called after that pass, where there is one (``needs_log_probs``), and takes the place of its result: of
-        ``refine_charged``, of the pair's ``divergence`` (minus the sum) and ``num_compared_tokens`` (the turn's).
-
-        Args:
-            data: The columns CHARGE_COLUMNS of the rows that pay: (B, T) those of the response, (B, U) those of a',
-                padded with 0, which is also the first place in a column of places.
-            turn: (B, T) 1 on the policy's tokens of the turn.
-        """
-        return None
-
-    def pays(self, pair: "Pair") -> bool:
-        """Return whether a row is charged: asked where rows pay and, with CHARGE_COLUMNS, before :meth:`charged`.
-
-        A mode with CHARGE_COLUMNS overrides it: then the pair's ``divergence`` is still that of Eq. 6. It goes by the
-        verdict or by :meth:`numbers`.
-        """
-        return pair.divergence != 0
-
-    def place(self, estimator: str) -> Place | None:
-        """Return where the penalty acts with this advantage estimator; None: the mode has no penalty."""
-        return None
-
-    def cost(self, pair: "Pair") -> float:
-        """Return what a pair is charged as a whole, in nats: D of Eq. 6."""
-        return pair.divergence
-
-    def pay(self, own: "Tensor", charges: "Charges", eta: float, place: Place) -> "Tensor":
-        """Return rewards or advantages, (B, T), with the penalty."""
-        raise NotImplementedError("a mode with a place has a penalty")
-
-    def charge_metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
-        """Summarise what :meth:`charged` has returned; arguments as there. Not called where nobody pays."""
-        return {}
-
-    def pair_metrics(self, pairs: "Sequence[Pair]") -> dict[str, float]:
+    def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """Summarise the mode's own numbers of a step's rows (:meth:`numbers`)."""
         return {}
-
-    def loss_settings(self, eta: float) -> dict[str, Any]:
-        """Return what the actor's loss is told in a step; empty: refinements are not in the loss."""
-        return {}
-
-    # ---- before the run
-
-    @property
-    def imitates(self) -> bool:
-        """Whether refinements are in the actor's loss."""
-        return bool(self.loss_settings(1.0))
-
-    @property
-    def asks_log_probs(self) -> bool:
-        """Whether pi_0 is asked for log-probs of given tokens."""
-        return False
 
     @property
     def first_eta(self) -> float:
         """The weight of the first step."""
         return self.DEFAULT_ETA
 
-    @property
-    def rescues(self) -> bool:
-        """Whether groups of equal rewards are kept where a refinement is better."""
-        return False
+    # ---- before the run
 
-    def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
-        """Return one line if the mode does not go with the rest of the config: what is wrong, which key to set."""
+    def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
+        """Return one line if the mode does not go with the rest of the config: what is wrong, which key to set.
+
+        What its parts and its eta ask is checked apart (:func:`refusal_of`).
+        """
         return None
 
-    def describe(self) -> str:
-        """Return the mode in the words of the plan."""
-        target = getattr(self, "target", "rewrite")
-        return f"mode {self.mode}" + (f", target {target}" if target != "rewrite" else "") + f", eta {self.first_eta:g}"
+    # ---- what follows from the parts
+
+    @property
+    def needs_log_probs(self) -> bool:
+        """Whether log pi_theta(a') of used refinements has to be known before the update."""
+        return self.penalty is not None and self.penalty.needs_log_probs
+
+    @property
+    def rescues(self) -> bool:
+        """Whether dead groups are kept; with eta = 0 nothing keeps what verl would not."""
+        return self.imitation is not None and self.imitation.rescue_dead_groups and self.first_eta > 0
 
 
 @dataclass(kw_only=True, config=BLOCK)
 class Weighted(Constraint):
-    """A constraint with a weight eta, on the pairs that the reward gate lets through."""
-
-    TRIED: ClassVar[tuple[float, float] | None] = None
-    """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``); None: none was tried."""
+    """A constraint with a weight eta."""
 
     eta: Number | None = None
     """Weight; 0 gives verl's numbers. With ``adaptive``: of the first step. Null: the mode's own."""
@@ -224,17 +166,6 @@ class Weighted(Constraint):
     """``constant``; ``adaptive``: keeps D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
     """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
-    reward_gate: bool = True
-    """Which refinements act. ``true``: those with a higher reward (Eq. 6). ``false``: all with a reward (the paper's
-    ablation)."""
-
-    def is_used(self, verdict: "Verdict") -> bool:
-        """Return whether a refinement acts on the policy: it is better, or the gate is off and it has a reward.
-
-        Without the gate one that repeats the response acts as well: that run asks what the gate is for, and to leave
-        out what is not better would be a part of it.
-        """
-        return verdict.is_better or (not self.reward_gate and verdict.is_scored)
 
     @property
     def first_eta(self) -> float:
@@ -248,13 +179,52 @@ class Weighted(Constraint):
 
     @property
     def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') has to be known before the update: an adaptive eta goes by it."""
-        return self.is_adaptive
+        """Whether log pi_theta(a') has to be known before the update: an adaptive eta goes by it as well."""
+        return self.is_adaptive or super().needs_log_probs
 
-    def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
+    def eta_refusal(self) -> str | None:
         """Return one line if eta and its bound do not go together."""
         if self.is_adaptive and (self.delta is None or self.first_eta == 0):
             return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
         if self.delta is not None and not self.is_adaptive:
             return "constraint.delta is for constraint.eta_schedule=adaptive; set that, or leave it out"
         return None
+
+
+def lets_through(verdict: Verdict, *, reward_gate: bool) -> bool:
+    """Return whether a refinement acts on the policy: it is better, or the gate is off and it has a reward.
+
+    Without the gate a refinement that repeats the response acts as well: such a run asks what the gate is for, and to
+    leave out what is not better would be a part of the gate.
+    """
+    return verdict.is_better or (not reward_gate and verdict.is_scored)
+
+
+def row_columns(constraint: Constraint, turn: Turn) -> dict[str, Column]:
+    """Return all columns of a row that differ by the mode: the alignment's, the imitation's and the mode's own.
+
+    The alignment's is ``refine_counterparts``, (response length,): where the actor's pass over a' finds what Eq. 6
+    charges each token.
+    """
+    pairs = [NONE] * turn.response_length
+    if turn.is_charged:
+        pairs[turn.start :] = constraint.counterparts(turn)
+    imitated = {} if constraint.imitation is None else constraint.imitation.columns(turn)
+    return {"refine_counterparts": pairs, **imitated, **constraint.columns(turn)}
+
+
+def refusal_of(constraint: Constraint, config: DictConfig, blocks: Blocks) -> str | None:
+    """Return one line if a constraint, one of its parts or its eta does not go with the rest of the config."""
+    line = constraint.refusal(config, blocks)
+    if line is None and constraint.penalty is not None:
+        line = constraint.penalty.refusal(constraint.mode, config)
+    if line is None and constraint.imitation is not None:
+        line = constraint.imitation.refusal(constraint.mode, config, blocks)
+    return constraint.eta_refusal() if line is None and isinstance(constraint, Weighted) else line
+
+
+def describe(constraint: Constraint) -> str:
+    """Return a constraint in the words of the plan."""
+    target = getattr(constraint, "target", "rewrite")
+    said = f"mode {constraint.mode}" + (f", target {target}" if target != "rewrite" else "")
+    return f"{said}, eta {constraint.first_eta:g}"

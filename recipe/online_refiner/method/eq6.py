@@ -19,8 +19,6 @@ from rapidfuzz.distance import Levenshtein
 if TYPE_CHECKING:  # the config is read without torch; every function here gets tensors
     from torch import Tensor
 
-    from recipe.online_refiner.method.pairs import Pair
-
 # ---- 1. gate
 
 
@@ -120,17 +118,17 @@ def charge(*, refine_log_probs: "Tensor", counterparts: "Tensor", response_mask:
 # ---- 4. credit
 
 
-class Charges(NamedTuple):
-    """What some responses are charged for, B rows."""
+class PenaltyInputs(NamedTuple):
+    """What the penalty of B responses is made of."""
 
     charged: "Tensor"
-    """(B, T) from :func:`charge`."""
+    """(B, T) what each token is charged, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
     cost: "Tensor"
-    """(B,) D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
+    """(B,) what each response pays as a whole: D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
     turn: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten: "Tensor"
-    """(B, T) the same without those that the refiner's answer was begun with."""
+    """(B, T) 1 on those of them that the refiner's answer was not begun with."""
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
@@ -139,40 +137,54 @@ def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
     return response_mask * (places >= start[:, None])
 
 
-def charges_of(pairs: "Sequence[Pair]", costs: Sequence[float], charged: "Tensor", response_mask: "Tensor") -> Charges:
-    """Return what B pairs are charged for: charges (B, T), and of each pair its cost."""
-    start = response_mask.new_tensor([pair.start for pair in pairs])
-    kept = response_mask.new_tensor([pair.num_kept_tokens for pair in pairs])
+def penalty_inputs(
+    *,
+    starts: Sequence[int],
+    num_kept: Sequence[int],
+    costs: Sequence[float],
+    charged: "Tensor",
+    response_mask: "Tensor",
+) -> PenaltyInputs:
+    """Return the inputs of the penalty of B responses.
+
+    Args:
+        starts: (B,) the first position of each refined turn.
+        num_kept: (B,) the number of tokens of each turn with which its a' was begun.
+        costs: (B,) what each response pays as a whole, in nats.
+        charged: (B, T) what each token is charged, in nats.
+        response_mask: (B, T) 1 on tokens that the policy wrote.
+    """
+    start, kept = response_mask.new_tensor(starts), response_mask.new_tensor(num_kept)
     turn, rewritten = since(start, response_mask), since(start + kept, response_mask)
-    return Charges(charged=charged, cost=charged.new_tensor(costs), turn=turn, rewritten=rewritten)
+    return PenaltyInputs(charged=charged, cost=charged.new_tensor(costs), turn=turn, rewritten=rewritten)
 
 
-def each_token(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+def each_token(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Add the penalty of token t, eta * charged_t, to its reward, where a critic learns to expect it.
 
     Or to its advantage, in place: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
     """
-    return own + eta * charges.charged
+    return own + eta * inputs.charged
 
 
-def at_end(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+def at_end(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Take the cost from the reward of the turn's last token, where the task's reward is."""
-    is_last = charges.turn * (charges.turn.flip(-1).cumsum(-1).flip(-1) == 1)
-    return own.where(~is_last.bool(), own - eta * charges.cost[:, None])
+    is_last = inputs.turn * (inputs.turn.flip(-1).cumsum(-1).flip(-1) == 1)
+    return own.where(~is_last.bool(), own - eta * inputs.cost[:, None])
 
 
-def return_to_go(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+def return_to_go(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Add the penalty's return-to-go (gamma = 1): A_t = A_group + sum over k >= t of p_k.
 
     The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
     siblings. The paper's code base does the same for DAPO. Tokens that the refiner was made to keep answer for nothing.
     """
-    return own + (eta * charges.charged).flip(-1).cumsum(-1).flip(-1) * charges.rewritten
+    return own + (eta * inputs.charged).flip(-1).cumsum(-1).flip(-1) * inputs.rewritten
 
 
-def whole(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+def whole(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Charge every token of the turn for all of D: a' depends on the whole of a, so each token had a part.
 
     With the cross-entropy in the loss it is the gradient of -eta E[D] (mode ``lagrangian``).
     """
-    return own.where(~charges.turn.bool(), own - eta * charges.cost[:, None])
+    return own.where(~inputs.turn.bool(), own - eta * inputs.cost[:, None])

@@ -1,35 +1,66 @@
 """Target ``in_place``: the policy's own tokens are charged, by pi_0 that has read the better answer."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.method import eq6
-from recipe.online_refiner.method.constraint import Column, Companion, Mean, Place, Turn, Weighted
-from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, best_of
-from recipe.online_refiner.method.penalty import Penalising
-from recipe.online_refiner.method.sft import Imitating
+from recipe.online_refiner.method.asks import Blocks, Reference
+from recipe.online_refiner.method.constraint import Companion, Mean, Weighted, lets_through
+from recipe.online_refiner.method.eq6 import is_higher
+from recipe.online_refiner.method.imitation import ImitationPart, Normaliser, RescueDeadGroups
+from recipe.online_refiner.method.pairs import Column, Pair, Refinement, Rollout, Turn, Verdict, best_of
+from recipe.online_refiner.method.penalty import PenaltyPart
 from refiner_worker.config import TEMPLATES, template_path
 from refiner_worker.keys import BLOCK
 from refiner_worker.prompts import InPlacePrompt
+from refiner_worker.text.thoughts import Thoughts
 
-if TYPE_CHECKING:  # they import torch
+if TYPE_CHECKING:  # the config is read without torch
     from torch import Tensor
 
-    from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.method.asks import Reference
+
+class InPlacePenalty(PenaltyPart):
+    """The penalty log pi_theta - log pi_0 of each token, where pi_0 has read the better answer."""
+
+    reads: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
+
+    def is_charged(self, pair: Pair) -> bool:
+        """Return whether pi_0 scores the turn."""
+        return bool(pair.own.get("is_scored"))
+
+    def charge(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor":
+        """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turns, (B, T), else 0.
+
+        pi_0 has read the better answer in its prompt c. Minus the sum over t is an estimate of the KL from the policy
+        to it. With the bare prompt as c, and one turn, the charge is what verl charges for KL (its k1:
+        ``verl.trainer.ppo.core_algos.kl_penalty``).
+        """
+        return (data["refine_in_place"] - data["old_log_probs"]) * turn
+
+    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
+        """Summarise how pi_0 has scored the turns of some responses."""
+        mask, size = turn.bool(), charged.abs()
+        reference, own = (data[name][mask].exp() > 0.5 for name in self.reads)
+        num_tokens = int(mask.sum())
+        return {
+            "constraint/in_place_tokens": num_tokens,
+            "constraint/in_place_charge": float(charged.sum()) / num_tokens,
+            "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
+            "constraint/in_place_agreement": float((reference == own).float().mean()),
+        }
 
 
 @dataclass(kw_only=True, config=BLOCK)
-class InPlace(Penalising, Weighted):
+class InPlace(Weighted):
     """Each token of a response is charged by log pi_theta - log pi_0, where pi_0 has read the better answer."""
 
     DEFAULT_ETA: ClassVar[float] = 0.03  # the lab's first task took 0.3, the largest tried
-    TRIED: ClassVar[tuple[float, float]] = (0.01, 0.3)
-    CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
+    TRIED: ClassVar[tuple[float, float] | None] = (0.01, 0.3)
+    asks_log_probs: ClassVar[bool] = True
     MEANING: ClassVar[Mapping[str, str | Mean]] = {
         "constraint/in_place_responses": "responses that the reference model scored given the better answer",
         "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its "
@@ -51,18 +82,29 @@ class InPlace(Penalising, Weighted):
         ),
     }
 
-    mode: Literal["penalty"]
-    target: Literal["in_place"]
-    reward_gate: bool | Literal["failed"] = True  # type: ignore[assignment]  # one choice more than the other modes have
+    reward_gate: bool | Literal["failed"] = True
     """Which responses are constrained. ``true``: those with a better refinement. ``false``: all with a rewarded
     refinement, or all if nothing is refined. ``failed``: those below the maximal reward in a group with a solved
     sibling, which stands for a'."""
+    target: Literal["in_place"]
+    """``in_place``: pi_0 scores the tokens that the policy wrote. Without this key the constraint is on those of a'."""
     in_place_template: str = "answer"
     """What pi_0 reads before it scores the response: ``answer`` (question and better answer), or your Jinja2 file."""
 
+    @cached_property
+    def penalty(self) -> PenaltyPart:
+        """The charge of each token by pi_0."""
+        return InPlacePenalty()
+
     # ---- the refine stage
 
-    def companion(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> Companion:
+    def is_used(self, verdict: Verdict) -> bool:
+        """Return whether a refinement acts on the policy: whether the reward gate lets it through."""
+        return lets_through(verdict, reward_gate=bool(self.reward_gate))
+
+    def companion(
+        self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Mapping[str, Any] | None, longest: int
+    ) -> Companion:
         """Return what lets pi_0 score responses.
 
         Raises:
@@ -86,41 +128,13 @@ class InPlace(Penalising, Weighted):
         scores = [0.0] * turn.response_length
         given = turn.refinement.in_place or []
         scores[turn.start : turn.start + len(given)] = given
-        return {
-            **super().columns(turn),
-            "refine_in_place": scores,
-            "refine_in_place_prompt": turn.refinement.in_place_prompt or [0],
-        }
+        return {"refine_in_place": scores, "refine_in_place_prompt": turn.refinement.in_place_prompt or [0]}
 
     def numbers(self, turn: Turn) -> dict[str, float]:
         """Return whether pi_0 scores the turn, and whether it should have and could not."""
         refinement = turn.refinement
         is_scored = bool(refinement.in_place or refinement.in_place_prompt)
         return {"is_scored": is_scored, "is_unscored": refinement.in_place == [] and not is_scored}
-
-    # ---- the driver
-
-    @property
-    def asks_log_probs(self) -> bool:
-        """Whether pi_0 is asked for log-probs of given tokens."""
-        return True
-
-    def pays(self, pair: Pair) -> bool:
-        """Return whether a row is charged."""
-        return bool(pair.own.get("is_scored"))
-
-    def charged(self, data: Mapping[str, "Tensor"], turn: "Tensor") -> "Tensor":
-        """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turns, (B, T), else 0.
-
-        pi_0 has read the better answer in its prompt c. Minus the sum over t is an estimate of the KL from the policy
-        to it. With the bare prompt as c, and one turn, the charge is what verl charges for KL (its k1:
-        ``verl.trainer.ppo.core_algos.kl_penalty``).
-        """
-        return (data["refine_in_place"] - data["old_log_probs"]) * turn
-
-    def pay(self, own: "Tensor", charges: eq6.Charges, eta: float, place: Place) -> "Tensor":
-        """Return rewards or advantages, (B, T), with the penalty."""
-        return eq6.each_token(own, charges, eta)
 
     def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """Count the responses that pi_0 has scored, and those that it should have."""
@@ -129,22 +143,10 @@ class InPlace(Penalising, Weighted):
             for name, one in {"responses": "scored", "unscored": "unscored"}.items()
         }
 
-    def charge_metrics(self, charged: "Tensor", data: Mapping[str, "Tensor"], turn: "Tensor") -> dict[str, float]:
-        """Summarise how pi_0 has scored the turns of some responses; arguments as in :meth:`charged`."""
-        mask, size = turn.bool(), charged.abs()
-        reference, own = (data[name][mask].exp() > 0.5 for name in self.CHARGE_COLUMNS)
-        num_tokens = int(mask.sum())
-        return {
-            "constraint/in_place_tokens": num_tokens,
-            "constraint/in_place_charge": float(charged.sum()) / num_tokens,
-            "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
-            "constraint/in_place_agreement": float((reference == own).float().mean()),
-        }
-
     # ---- before the run
 
-    def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
-        """Return one line if nobody would be constrained, or the temperatures differ."""
+    def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
+        """Return one line if nobody would be constrained, or no server could give log-probs."""
         said, rollout, refiner = "constraint.target=in_place", config.actor_rollout_ref.rollout, blocks.refiner
         if self.is_adaptive:
             return f"{said}: constraint.delta bounds Eq. 6; set constraint.eta_schedule=constant"
@@ -160,31 +162,38 @@ class InPlace(Penalising, Weighted):
         if refiner.placement == "external":
             return f"{said}: no server gives log-probs by URL; set constraint.target=rewrite"
         self.template_path()
-        return super().refusal(config, blocks)
+        return None
 
 
 @dataclass(kw_only=True, config=BLOCK)
-class InPlaceSft(Imitating, InPlace):
+class InPlaceSft(InPlace):
     """In place, and the cross-entropy of accepted refinements in the loss as well."""
 
-    mode: Literal["sft"]  # type: ignore[assignment]
+    sft_normaliser: Normaliser = "batch"
+    rescue_dead_groups: RescueDeadGroups = False
+
+    @cached_property
+    def imitation(self) -> ImitationPart:
+        """The cross-entropy of each token of a' that the refiner wrote."""
+        return ImitationPart(normaliser=self.sft_normaliser, rescue_dead_groups=self.rescue_dead_groups)
 
 
 class Teacher(Companion):
     """Lets pi_0 score turns given the better answer."""
 
     def __init__(self, constraint: InPlace, prompt: InPlacePrompt) -> None:
+        """Take the constraint, and what renders pi_0's prompt c."""
         super().__init__()
-        self._constraint, self._prompt = constraint, prompt
-        gate = constraint.reward_gate
-        self.needs_refinement = constraint.imitates or gate is True or (gate is False and "refined" in prompt.uses)
+        self._gate, self._prompt = constraint.reward_gate, prompt
+        is_shown = self._gate is False and "refined" in prompt.uses
+        self.needs_refinement = constraint.imitation is not None or self._gate is True or is_shown
 
     def scored_tokens(self, prompt: int, response: int) -> int:
         """Return the tokens of the longest prompt c with a response after it."""
         return self._prompt.max_tokens(prompt) + response
 
     async def complete(
-        self, reference: "Reference", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
+        self, reference: Reference, rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
     ) -> None:
         """Add log pi_0 of the turn, or the prompt before it where the actor scores, if the response is constrained."""
         sibling = best_of(rollout, rollouts)
@@ -203,20 +212,17 @@ class Teacher(Companion):
 
     def _is_open(self, result: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
         """Return whether a response is constrained, from what became of its refinement."""
-        gate = self._constraint.reward_gate
-        if gate == "failed":
+        if self._gate == "failed":
             return has_solved_sibling and not is_solved
-        if gate:
+        if self._gate:
             return result.verdict is Verdict.ACCEPTED
         return result.verdict.is_scored or not self.needs_refinement
 
-    def _encode(
-        self, reference: "Reference", rollout: Rollout, sibling: Rollout, result: Refinement
-    ) -> list[int] | None:
+    def _encode(self, reference: Reference, rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
         """Return c as token ids; None if there is nothing that its template could show."""
         # Without the gate a' may be the response itself, which pi_0 must not read: it would copy it.
         is_shown = result.verdict.is_scored and not result.is_repeated
-        is_better = eq6.is_higher(sibling.reward, rollout.reward)
+        is_better = is_higher(sibling.reward, rollout.reward)
         shown = {
             "refined": reference.answer_in(rollout, result.token_ids) if is_shown else "",
             "sibling": reference.answer_in(sibling, sibling.turn_ids) if is_better else "",

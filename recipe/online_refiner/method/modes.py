@@ -1,27 +1,166 @@
-"""The constraints by their names in the config, and what reads one."""
+"""The modes of ``constraint.mode``, and what reads the block ``constraint``.
 
+| mode, target | penalty | alignment | imitation | default eta |
+|---|---|---|---|---|
+| ``none`` | - | - | - | 0 |
+| ``penalty`` | D of Eq. 6 | by key | - | 0.001 |
+| ``sft`` | - | by key | every token of a' has weight 1 | 0.03 |
+| ``lagrangian`` | D of Eq. 6 | by key | a token of a' weighs as often as it is charged for | 0.01 |
+| ``penalty`` in place | each token of a by pi_0 that has read a' | - | - | 0.03 |
+| ``sft`` in place | the same | - | every token of a' has weight 1 | 0.03 |
+
+A mode of one's own is a subclass of one of these, or of ``Weighted``, in a module of one's own:
+``constraint.mode=my_module:MyConstraint`` (``examples/own_constraint``).
+"""
+
+import importlib
 from dataclasses import fields
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
-from recipe.online_refiner.method.constraint import Constraint
+from omegaconf import DictConfig
+from pydantic.dataclasses import dataclass
+
+from recipe.online_refiner.method import eq6
+from recipe.online_refiner.method.asks import Blocks
+from recipe.online_refiner.method.constraint import Companion, Constraint, Weighted, lets_through
+from recipe.online_refiner.method.imitation import SEQUENCE_LOSSES, ImitationPart, Normaliser, RescueDeadGroups
 from recipe.online_refiner.method.in_place import InPlace, InPlaceSft
-from recipe.online_refiner.method.lagrangian import Lagrangian
-from recipe.online_refiner.method.none import Unconstrained
-from recipe.online_refiner.method.penalty import Penalty
-from recipe.online_refiner.method.sft import Sft
-from refiner_worker.keys import nearest, read_keys
+from recipe.online_refiner.method.pairs import Turn, Verdict
+from recipe.online_refiner.method.penalty import Credit, Eq6Penalty, PenaltyPart
+from refiner_worker.keys import BLOCK, nearest, read_keys
+from refiner_worker.text.thoughts import Thoughts
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Unconstrained(Constraint):
+    """verl's own step: nothing is refined."""
+
+    refines: ClassVar[bool] = False
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Aligned(Weighted):
+    """A constraint on the tokens of a', each of which may have a counterpart in a. It is no mode itself."""
+
+    reward_gate: bool = True
+    """Which refinements act. ``true``: those with a higher reward (Eq. 6). ``false``: all with a reward (the paper's
+    ablation)."""
+    alignment: Literal["position", "diff"] = "position"
+    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
+    that the edit changed."""
+
+    def is_used(self, verdict: Verdict) -> bool:
+        """Return whether a refinement acts on the policy: whether the reward gate lets it through."""
+        return lets_through(verdict, reward_gate=self.reward_gate)
+
+    def counterparts(self, turn: Turn) -> list[int]:
+        """Return c(t) of each token of the turn by the key ``alignment``."""
+        refinement = turn.refinement
+        return eq6.counterparts(self.alignment, turn.ids, refinement.token_ids, refinement.num_kept_tokens)
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Penalty(Aligned):
+    """Eq. 6 as a penalty, token by token: the policy avoids what pi_0 would write otherwise."""
+
+    DEFAULT_ETA: ClassVar[float] = 1e-3  # Appendix B of the paper
+    TRIED: ClassVar[tuple[float, float] | None] = (1e-4, 1.0)
+
+    credit: Credit = "return_to_go"
+    """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
+    ``in_reward``: per token in the reward, before it."""
+
+    @cached_property
+    def penalty(self) -> PenaltyPart:
+        """D of Eq. 6."""
+        return Eq6Penalty(self.credit)
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Sft(Aligned):
+    """The cross-entropy of accepted refinements in the loss: the policy is pulled to them."""
+
+    DEFAULT_ETA: ClassVar[float] = 0.03  # docs/results.md
+    TRIED: ClassVar[tuple[float, float] | None] = (0.01, 1.0)
+
+    sft_normaliser: Normaliser = "batch"
+    rescue_dead_groups: RescueDeadGroups = False
+    imitate_solved: bool = False
+    """A control: a response that reaches ``refiner.skip_reward_at_least`` is its own refinement."""
+
+    @cached_property
+    def imitation(self) -> ImitationPart:
+        """The cross-entropy of each token of a' that the refiner wrote."""
+        return ImitationPart(normaliser=self.sft_normaliser, rescue_dead_groups=self.rescue_dead_groups)
+
+    def companion(self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Any, longest: int) -> Companion:
+        """Return what also imitates solved responses, if that is asked for."""
+        return Companion(imitates_solved=self.imitate_solved)
+
+    def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
+        """Return one line if nothing tells which responses are solved."""
+        if self.imitate_solved and blocks.refiner.skip_reward_at_least is None:
+            return "constraint.imitate_solved=true: set refiner.skip_reward_at_least to the highest reward, such as 1"
+        return None
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Lagrangian(Aligned):
+    """The gradient of -eta E[D]: a is charged for D of Eq. 6, and a' is imitated with the weights that it has in D."""
+
+    DEFAULT_ETA: ClassVar[float] = 0.01
+    TRIED: ClassVar[tuple[float, float] | None] = (0.01, 1.0)
+
+    sft_normaliser: Normaliser = "batch"
+    rescue_dead_groups: RescueDeadGroups = False
+    credit: Credit | None = None
+    """Where the penalty acts. Null: all of D on each token of the turn. Else as in mode ``penalty``."""
+
+    @cached_property
+    def penalty(self) -> PenaltyPart:
+        """D of Eq. 6."""
+        return Eq6Penalty(self.credit)
+
+    @cached_property
+    def imitation(self) -> ImitationPart:
+        """The cross-entropy with the gradient of D: a token of a' weighs as often as it is charged for."""
+        return ImitationPart(
+            normaliser=self.sft_normaliser, rescue_dead_groups=self.rescue_dead_groups, weights=self.times_charged
+        )
+
+    def times_charged(self, turn: Turn) -> list[float]:
+        """Return how many tokens of a are charged for each token of a', (len a',)."""
+        pairs = self.counterparts(turn) if turn.is_charged else []
+        return eq6.times_charged(pairs, len(turn.refinement.token_ids), turn.refinement.num_kept_tokens)
+
+    def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
+        """Return one line if the two terms would not be one gradient."""
+        if self.sft_normaliser != "batch":
+            return (
+                f"constraint.mode=lagrangian with constraint.sft_normaliser={self.sft_normaliser}: the policy's loss "
+                "is divided by the batch's tokens; set constraint.sft_normaliser=batch"
+            )
+        actor = config.actor_rollout_ref.actor
+        if actor.loss_agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES:
+            return (
+                "constraint.mode=lagrangian: the policy's loss is divided by the length of a, the cross-entropy by "
+                "that of a', so that they are no gradient of one objective; set "
+                "actor_rollout_ref.actor.loss_agg_mode=token-mean and "
+                "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"
+            )
+        return None
+
 
 CONSTRAINTS: dict[tuple[str, str], type[Constraint]] = {
     ("none", "rewrite"): Unconstrained,
     ("penalty", "rewrite"): Penalty,
     ("penalty", "in_place"): InPlace,
     ("sft", "rewrite"): Sft,
-    ("sft", "soft"): Sft,
     ("sft", "in_place"): InPlaceSft,
     ("lagrangian", "rewrite"): Lagrangian,
-    ("lagrangian", "soft"): Lagrangian,
 }
-"""The constraints by mode and target. A new one is a class in a file of its own, and a line here."""
+"""The constraints of the package by mode and target."""
 
 
 def read_constraint(values: dict[str, Any]) -> Constraint:
@@ -31,20 +170,56 @@ def read_constraint(values: dict[str, Any]) -> Constraint:
         ValueError: If there is no such mode, or a key is not one of the mode's.
     """
     given = {key: value for key, value in values.items() if value is not None}
-    mode, target = str(given.get("mode")), str(given.get("target", "rewrite"))
+    mode = str(given.get("mode"))
     if mode == "none":  # the control of a run: its keys stand, and nothing reads them
         return Unconstrained(mode="none")
+    target = str(given.get("target", "rewrite"))
+    found = own_constraint(mode) if ":" in mode else packaged_constraint(mode, target)
+    if target == "rewrite" and "target" not in {field.name for field in fields(found)}:
+        given.pop("target", None)
+    said = f"constraint.mode={mode}" + (f" with target={target}" if target != "rewrite" else "")
+    return read_keys("constraint", found, given, said)
+
+
+def packaged_constraint(mode: str, target: str) -> type[Constraint]:
+    """Return a class of CONSTRAINTS.
+
+    Raises:
+        ValueError: If there is none: the line names those that there are.
+    """
     targets = [name for of, name in CONSTRAINTS if of == mode]
     if not targets:
         modes = dict.fromkeys(of for of, _ in CONSTRAINTS)
-        raise ValueError(f"constraint.mode={mode}: set one of {', '.join(modes)}{nearest(mode, modes)}")
+        own = ", or a class of your own such as my_module:MyConstraint"
+        raise ValueError(f"constraint.mode={mode}: set one of {', '.join(modes)}{own}{nearest(mode, modes)}")
     if target not in targets:
         meant = nearest(target, targets)
         raise ValueError(
             f"constraint.target={target} is not one of mode {mode}; set one of {', '.join(targets)}{meant}"
         )
-    found = CONSTRAINTS[mode, target]
-    if "target" not in {field.name for field in fields(found)}:
-        given.pop("target", None)
-    said = f"constraint.mode={mode}" + (f" with target={target}" if target != "rewrite" else "")
-    return read_keys("constraint", found, given, said)
+    return CONSTRAINTS[mode, target]
+
+
+def own_constraint(mode: str) -> type[Constraint]:
+    """Return a class outside the package by ``module:Class``. Every process of a run imports its module.
+
+    Raises:
+        ValueError: If there is no such module or class on this machine, or the class is no constraint.
+    """
+    module, _, name = mode.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and one that it imports is not
+        raise ValueError(
+            f"constraint.mode={mode}: there is no module {module}; set PYTHONPATH to its folder on every node, such as "
+            "PYTHONPATH=$PWD"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Constraint)):
+        raise ValueError(
+            f"constraint.mode={mode}: {name} of module {module} is not a subclass of "
+            "recipe.online_refiner.method.constraint.Constraint; set constraint.mode to one, such as "
+            "my_module:MyConstraint"
+        )
+    return found

@@ -1,4 +1,8 @@
-"""What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both."""
+"""What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both.
+
+What became of a refinement is its :class:`Verdict`: one that is cut by the length limit is ``truncated`` and failed, so
+nobody is charged for it and nobody imitates it.
+"""
 
 import hashlib
 import json
@@ -6,10 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from refiner_worker.engines import Top
+import numpy as np
+
+Column = Sequence[int] | Sequence[float] | np.ndarray
+"""A row's part of a column, at least one entry: whole numbers become int64, others float32, and the column jagged."""
 
 
 class Verdict(StrEnum):
@@ -246,8 +252,29 @@ class Refinement(Bill):
     """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty: unknown; None: not asked."""
     in_place_prompt: list[int] = field(default_factory=list)
     """The prompt with the better answer, where the actor scores the turn without its adapter (placement ``shared``)."""
-    top: "Top | None" = None
-    """pi_0's likeliest tokens at each token of a' but its end; None where it was not asked, or no replica told."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """What a mode outside the package has asked of pi_0 (``Companion.complete``), for its columns."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """The last turn of a row's response, a, and its refinement, a'."""
+
+    response_length: int
+    """Number of tokens of the response, all its turns."""
+    start: int
+    """The turn's first position in the response."""
+    ids: list[int]
+    """a; empty in a row that nobody refines: padding, or a dead worker's."""
+    refinement: Refinement
+    """a' with its verdict; without ids in a row that nobody refines."""
+    is_used: bool
+    """Whether a' acts on the policy."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the tokens of a may be charged: a' acts, and somebody else has written it."""
+        return self.is_used and self.refinement.verdict != "own"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -256,7 +283,7 @@ class Pair(Bill):
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
     The refine stage writes it; until then the driver has one with the reward alone. The actor's pass adds ``nll`` and
-    ``divergence``. In place ``divergence`` is what the turn is charged, over ``num_compared_tokens`` of it.
+    ``divergence``. What the row pays is not here, but in a :class:`Charge`.
     """
 
     reward: float
@@ -297,10 +324,19 @@ class Pair(Bill):
         """Whether the reward gate is open."""
         return self.verdict is Verdict.ACCEPTED
 
+
+class Charge(NamedTuple):
+    """What a row is charged as a whole: D of Eq. 6, or what a mode charges its tokens instead."""
+
+    nats: float
+    """Minus the sum of what its tokens are charged: D."""
+    num_tokens: int
+    """The number of tokens that it is a sum over: min(n, m) by Eq. 6, else the turn's."""
+
     @property
-    def divergence_per_token(self) -> float:
-        """D / min(n, m), in nats per token."""
-        return self.divergence / max(1, self.num_compared_tokens)
+    def per_token(self) -> float:
+        """The charge in nats per token: D / min(n, m)."""
+        return self.nats / max(1, self.num_tokens)
 
 
 NUM_SAMPLES = 8

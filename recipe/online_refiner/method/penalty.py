@@ -1,20 +1,29 @@
-"""Mode ``penalty``, the paper's way: Eq. 6 as a penalty in rewards or advantages. And what all modes of Eq. 6 share."""
+"""The penalty of a mode: what a response is charged, and how it pays in its rewards or advantages.
 
+A mode has one penalty or none (``Constraint.penalty``). With a weight of 0 nobody pays, whatever the penalty is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from omegaconf import DictConfig
-from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.method import eq6
-from recipe.online_refiner.method.constraint import CRITIC_ESTIMATORS, Column, Place, Turn, Weighted
-from refiner_worker.keys import BLOCK, nearest
+from recipe.online_refiner.method.pairs import Charge, Pair
+from refiner_worker.keys import nearest
 
-if TYPE_CHECKING:  # they import torch
+if TYPE_CHECKING:  # the config is read without torch
     from torch import Tensor
 
-    from recipe.online_refiner.config.fields import RefinementConfig
-    from recipe.online_refiner.method.pairs import Pair
+Place = Literal["rewards", "advantages"]
+"""Where a penalty acts: in the rewards before the advantage estimator, or in the advantages after it."""
 
+Credit = Literal["return_to_go", "in_reward"]
+"""Which tokens answer for the charge of Eq. 6 (``constraint.credit``)."""
+
+CRITIC_ESTIMATORS = ("gae",)
+"""Advantage estimators of verl that have a critic, which must see a penalty to expect it."""
 CRITIC_FREE_ESTIMATORS = (
     "grpo",
     "grpo_passk",
@@ -26,85 +35,87 @@ CRITIC_FREE_ESTIMATORS = (
     "rloo",
     "rloo_vectorized",
 )
-"""Estimators of verl whose advantages are one number a response, or its return-to-go: a penalty after them has the same
-meaning for all of them, A_t = A_group + the penalty's return-to-go."""
+"""Estimators of verl whose advantages are one number a response, or its return-to-go. A penalty that is added after
+them has the same meaning for all of them: A_t = A_group + the penalty's return-to-go."""
 
 
-@dataclass(kw_only=True, config=BLOCK)
-class Rewritten(Weighted):
-    """A constraint on the tokens of a'."""
+class PenaltyPart:
+    """A penalty. The defaults are those of a charge that each token pays for itself."""
 
-    alignment: Literal["position", "diff"] = "position"
-    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
-    that the edit changed."""
+    needs_log_probs: ClassVar[bool] = False
+    """Whether the actor computes log pi_theta(a') of used refinements first. It then also writes what Eq. 6 charges."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Columns from which :meth:`charge` computes: any jagged column of the row, those of verl and of ``rows.py``
+    included; ``refine_log_probs`` if ``needs_log_probs``."""
 
-    def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return ``refine_counterparts``: c(t) of each token of the response."""
-        pairs = [eq6.NONE] * turn.response_length
-        if turn.is_charged:
-            pairs[turn.start :] = self.counterparts(turn)
-        return {"refine_counterparts": pairs}
+    def is_charged(self, pair: Pair) -> bool:
+        """Return whether the penalty charges a row."""
+        raise NotImplementedError
 
-    def counterparts(self, turn: Turn) -> list[int]:
-        """Return c(t) for each token of the turn; NONE where it is charged for nothing."""
-        refinement = turn.refinement
-        return eq6.counterparts(self.alignment, turn.ids, refinement.token_ids, refinement.num_kept_tokens)
+    def charge(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor":
+        """Return what each token of some turns is charged, (B, T), in nats, 0 outside the turns.
 
+        The penalty is eta times the charge: a charge below 0 lowers the reward. Minus the sum over t is the row's cost.
+        It is not called of an :class:`Eq6Penalty`, whose charge the actor has written.
 
-class Penalising:
-    """A mode with a penalty in rewards or advantages, whatever it charges for."""
+        Args:
+            data: The columns ``reads`` of the B charged rows: (B, T) those of the response, (B, U) those of a', padded
+                with 0, which is also the first place in a column of places.
+            turn: (B, T) 1 on the policy's tokens of the refined turn.
+        """
+        raise NotImplementedError
 
-    mode: str
+    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
+        """Summarise what :meth:`charge` has returned, from its arguments. Not called where no row is charged."""
+        return {}
 
-    def place(self, estimator: str) -> Place | None:
-        """Return where the penalty acts: a critic has to see it in the rewards."""
+    def place(self, estimator: str) -> Place:
+        """Return where the penalty acts with this advantage estimator: a critic has to see it in the rewards."""
         return "rewards" if estimator in CRITIC_ESTIMATORS else "advantages"
 
-    def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
-        """Return one line if nobody knows what a penalty does to the run's advantages."""
+    def cost(self, charge: Charge) -> float:
+        """Return what a row pays as a whole, in nats."""
+        return charge.nats
+
+    def pay(self, own: "Tensor", inputs: "eq6.PenaltyInputs", eta: float, place: Place) -> "Tensor":
+        """Return rewards or advantages, (B, T), with the penalty added to ``own``."""
+        return eq6.each_token(own, inputs, eta)
+
+    def refusal(self, mode: str, config: DictConfig) -> str | None:
+        """Return one line if it is not known what a penalty does to the run's advantages."""
         known, estimator = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS, config.algorithm.adv_estimator
-        if estimator not in known:
-            return (
-                f"constraint.mode={self.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
-                f"{estimator} is not known; set constraint.mode=sft, or one of: {', '.join(known)}"
-                f"{nearest(estimator, known)}"
-            )
-        return super().refusal(config, blocks)  # type: ignore[misc]  # it stands before a Constraint
+        if estimator in known:
+            return None
+        return (
+            f"constraint.mode={mode}: what a penalty does to the advantages of algorithm.adv_estimator="
+            f"{estimator} is not known; set constraint.mode=sft, or one of: {', '.join(known)}"
+            f"{nearest(estimator, known)}"
+        )
 
 
-class Eq6Penalty(Penalising):
-    """A mode whose penalty is D of Eq. 6, by its key ``credit``."""
+@dataclass(frozen=True)
+class Eq6Penalty(PenaltyPart):
+    """The penalty D of Eq. 6, which the actor's pass over a' has computed."""
 
-    credit: str | None
+    needs_log_probs: ClassVar[bool] = True
 
-    @property
-    def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') has to be known before the update: it is what Eq. 6 charges."""
-        return True
+    credit: Credit | None
+    """Which tokens answer for D. None: all of D on each token of the turn."""
 
-    def place(self, estimator: str) -> Place | None:
-        """Return where the penalty acts: in the rewards also if the key says so."""
+    def is_charged(self, pair: Pair) -> bool:
+        """Return whether D is not 0."""
+        return pair.divergence != 0
+
+    def place(self, estimator: str) -> Place:
+        """Return where the penalty acts: in the rewards also with credit ``in_reward``."""
         return "rewards" if self.credit == "in_reward" else super().place(estimator)
 
-    def cost(self, pair: "Pair") -> float:
+    def cost(self, charge: Charge) -> float:
         """Return D of Eq. 6 in nats, or with credit ``in_reward`` D / min(len a, len a')."""
-        return pair.divergence_per_token if self.credit == "in_reward" else pair.divergence
+        return charge.per_token if self.credit == "in_reward" else charge.nats
 
-    def pay(self, own: "Tensor", charges: "eq6.Charges", eta: float, place: Place) -> "Tensor":
-        """Return rewards or advantages, (B, T), with the penalty."""
+    def pay(self, own: "Tensor", inputs: "eq6.PenaltyInputs", eta: float, place: Place) -> "Tensor":
+        """Return rewards or advantages, (B, T), with the penalty added to ``own``."""
         if self.credit == "return_to_go":
-            return eq6.each_token(own, charges, eta) if place == "rewards" else eq6.return_to_go(own, charges, eta)
-        return eq6.at_end(own, charges, eta) if place == "rewards" else eq6.whole(own, charges, eta)
-
-
-@dataclass(kw_only=True, config=BLOCK)
-class Penalty(Eq6Penalty, Rewritten):
-    """Eq. 6 as a penalty, token by token: the policy avoids what pi_0 would write otherwise."""
-
-    DEFAULT_ETA: ClassVar[float] = 1e-3  # Appendix B of the paper
-    TRIED: ClassVar[tuple[float, float]] = (1e-4, 1.0)
-
-    mode: Literal["penalty"]
-    credit: Literal["return_to_go", "in_reward"] = "return_to_go"
-    """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
-    ``in_reward``: per token in the reward, before it."""
+            return eq6.each_token(own, inputs, eta) if place == "rewards" else eq6.return_to_go(own, inputs, eta)
+        return eq6.at_end(own, inputs, eta) if place == "rewards" else eq6.whole(own, inputs, eta)

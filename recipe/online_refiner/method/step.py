@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.online_refiner.method.constraint import Constraint, Place
-from recipe.online_refiner.method.pairs import Pair, group_of
+from recipe.online_refiner.method.constraint import Constraint
+from recipe.online_refiner.method.pairs import Charge, Pair, group_of
+from recipe.online_refiner.method.penalty import Place
 from refiner_worker.client import RunEndedError
 
 HOOKS = ("on_sample_begin", "_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_update_actor")
@@ -38,6 +39,9 @@ class StepState:
     """Replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
     """The rollouts by row, all but padding, with what is known of their refinements."""
+    charges: dict[int, Charge] = field(default_factory=dict)
+    """What each charged row is charged, by row; empty where the mode has no penalty. Who pays of them is said by
+    :meth:`paying`."""
     samples: list[int] = field(default_factory=list)
     """Rows that are shown, and whose tokens are recorded with their numbers."""
     kl_rows: list[int] = field(default_factory=list)
@@ -68,6 +72,11 @@ class StepState:
         """Return a mini-batch's part of what a step may have at most."""
         return -(-per_step // self.num_parts)
 
+    def measured(self, row: int) -> Charge:
+        """Return what a row is charged; where nobody pays D of Eq. 6, as far as the actor's pass has measured it."""
+        pair = self.pairs[row]
+        return self.charges.get(row, Charge(pair.divergence, pair.num_compared_tokens))
+
     def rescued(self, constraint: Constraint) -> set[str]:
         """Return the dead groups, those of equal rewards, that the constraint keeps: they have a better refinement."""
         if not constraint.rescues or self.eta == 0:
@@ -82,9 +91,12 @@ class StepState:
         }
 
     def paying(self, constraint: Constraint, place: Place | None) -> list[int]:
-        """Return the rows that pay for their divergence: none with eta = 0, which leaves verl's numbers alone."""
+        """Return the rows that pay what they are charged, in the order of ``pairs``.
+
+        With eta = 0, which leaves verl's numbers alone, nobody pays; rows of rescued groups do not pay either, and
+        neither does anybody where the penalty has no place (None): the mode has no penalty.
+        """
         if self.eta == 0 or place is None:
             return []
         rescued = self.rescued(constraint)
-        rows = (row for row, pair in self.pairs.items() if constraint.pays(pair))
-        return [row for row in rows if group_of(self.keys[row]) not in rescued]
+        return [row for row in self.pairs if row in self.charges and group_of(self.keys[row]) not in rescued]

@@ -6,41 +6,30 @@
 With ``constraint.sft_normaliser=batch`` N is what verl divides the policy's loss by (``loss_agg_mode``: token-mean
 divides by the tokens of all responses); with ``accepted`` it counts the tokens of accepted refinements in the whole
 mini-batch, over all data-parallel ranks. w_t is 1, in mode ``lagrangian`` the number of tokens of a that are charged
-for a'_t (``constraint.times_charged``).
+for a'_t (``Lagrangian.times_charged``).
 
-With ``constraint.target=soft`` the target at token t is not a'_t alone: pi_0's TOP_K likeliest tokens have their
-probabilities p, and a'_t has the rest. The loss of a token is
-
-    sum over k of p_k (log p_k - log pi_theta(k | s0, a'_<t)) - (1 - sum over k of p_k) log pi_theta(a'_t | s0, a'_<t)
-
-The first term is verl's top-k forward KL (``verl/trainer/distillation``). Where pi_0's distribution is not known, as at
-the end of a', p is 0 and the loss is that of a'_t.
+A mode of one's own may replace -log pi_theta(a'_t) by a loss from the logits (``LogitsLoss``).
 
 The refinements are rows of the actor's own forward and backward pass: (context, a') with an empty response mask, which
 verl's policy loss and its denominators do not see. No second pass is made, because Megatron's distributed optimizer
 finalises gradients once per pass.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData
 from torch import Tensor
-from verl.trainer.distillation.losses import compute_topk_loss
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
-from verl.workers.config import DistillationLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
-from recipe.online_refiner.method.sft import TOP_K
-from refiner_worker.engines import ABSENT
+from recipe.online_refiner.method.imitation import LogitsLoss
 
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
@@ -53,12 +42,6 @@ ONLY_RESPONSES = "only_responses"
 """Setting of a batch: true for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
-FORWARD_KL = SimpleNamespace(
-    distillation_loss=DistillationLossConfig(
-        loss_mode="forward_kl_topk", topk=TOP_K, log_prob_min_clamp=None, use_policy_gradient=False
-    )
-)
-"""verl's block ``distillation``, as far as its top-k loss reads it."""
 
 
 def refined_loss(
@@ -74,14 +57,14 @@ def refined_loss(
     """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
 
     Engines call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
-    ``verl/trainer/distillation/losses.py``: first with the logits, for verl's top-k forward KL to pi_0 and pi_0's mass.
+    ``verl/trainer/distillation/losses.py``: first with the logits, for the mode's own loss (``LogitsLoss``).
 
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
-            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along, and with the rows of
-            :func:`teacher_rows`.
-        model_output: The engine's, with ``log_probs``.
+            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along. With the setting
+            ``refine_loss``, a ``LogitsLoss``, also with its columns.
+        model_output: The engine's, with ``log_probs`` and what ``LogitsLoss.of_logits`` has returned.
         dp_group: Data-parallel process group.
         student_logits: (1, tokens, vocabulary), or a rank's part of it.
         data_format: Of the logits, as verl names it.
@@ -91,9 +74,9 @@ def refined_loss(
         With the logits a dict of (tokens,) each. Else, summed over all micro-batches and ranks, CE is this module's.
         The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
     """
-    config = verl_loss.keywords["config"]
-    if student_logits is not None:
-        return compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
+    config, own = verl_loss.keywords["config"], own_loss(data)
+    if student_logits is not None and own is not None:
+        return own.of_logits(config, data, student_logits, data_format)
     assert model_output is not None
     loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
     if "refine_loss_mask" not in data:
@@ -106,10 +89,9 @@ def refined_loss(
     if data["refine_normaliser"] == "accepted":
         mode, sizes = "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
     losses = -log_probs
-    if "distillation_losses" in model_output:
-        names = ("distillation_losses", "teacher_mass")
-        divergence, mass = (no_padding_2_padding(model_output[name], data) for name in names)
-        losses = divergence + (1 - mass) * losses
+    if own is not None:
+        output = {name: no_padding_2_padding(model_output[name], data) for name in own.outputs}
+        losses = own.of_tokens(log_probs, output)
     weights = padded["refine_weights"].to(log_probs.dtype)
     value = agg_loss(weights * losses, padded["refine_loss_mask"], mode, **sizes)
     metrics["sft_cross_entropy"] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
@@ -128,6 +110,11 @@ def sample_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
                 if number and number not in found:
                     found[number] = row[: len(mask)].tolist()
     return found
+
+
+def own_loss(data: TensorDict) -> LogitsLoss | None:
+    """Return the loss of the mode's own that a batch has as a setting; None where it is -log pi_theta(a'_t)."""
+    return tu.get_non_tensor_data(data, "refine_loss", None)
 
 
 def settings_of(data: TensorDict) -> dict[str, Any]:
@@ -149,10 +136,11 @@ def contexts(data: TensorDict) -> list[Tensor]:
 def joined(data: TensorDict) -> TensorDict:
     """Return a mini-batch in which the first of equal accepted refinements stands for all of them.
 
-    It has the sum of their weights, in which a row's loss is linear, and all their samples. With
-    ``constraint.target=soft`` nothing is joined: pi_0's distributions depend on what it has read.
+    It has the sum of their weights, in which a row's loss is linear, and all their samples. Nothing is joined where a
+    loss of the mode's own reads columns, which may differ between equal refinements.
     """
-    if "refine_top_ids" in data:
+    own = own_loss(data)
+    if own is not None and own.columns:
         return data
     used, weights = data["refine_used"].tolist(), list(data["refine_weights"].unbind())
     samples = list(data.get("refine_sample", torch.zeros_like(data["refine_used"])).reshape(-1, 1))
@@ -178,8 +166,8 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
-        (jagged, response length), ``refine_sample`` (jagged), and the same settings. Rows beyond the accepted ones
-        have two tokens and masks of 0.
+        (jagged, response length), ``refine_sample`` (jagged), and the same settings; with a ``LogitsLoss`` also its
+        columns, of 0 entries but in refined rows. Rows beyond the accepted ones have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
     zeros = [name for name in ZEROS if name in data]
@@ -213,26 +201,13 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["refine_sample"].append(sample)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
-    if "refine_top_ids" in data:
-        rows |= teacher_rows(data, used, rows["input_ids"])
+    own = own_loss(data)
+    for name in own.columns if own is not None else ():
+        values = data[name].unbind()
+        empty = values[0][:0]
+        refined_values = [value for value, keep in zip(values, used, strict=True) if keep]
+        rows[name] = [empty] * len(data) + refined_values + [empty] * (num_rows - len(refined))
     return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
-
-
-def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) -> dict[str, list[Tensor]]:
-    """Return what verl's top-k loss reads, ``teacher_ids`` and ``teacher_logprobs``: (sequence length, TOP_K) a row.
-
-    As an engine's output at a position is of the token after it, so are these. Only refined rows have a teacher: they
-    stand behind the B rows of ``data``, one for each of those that are used. ``sequences`` are the ids of all.
-    """
-    columns = {"teacher_ids": ("refine_top_ids", 0), "teacher_logprobs": ("refine_top_log_probs", ABSENT)}
-    found = {}
-    for name, (source, filling) in columns.items():
-        known = data[source].unbind()
-        rows = [known[0].new_full((len(ids), TOP_K), filling) for ids in sequences]
-        for row, top in zip(rows[len(data) :], itertools.compress(known, used), strict=False):
-            row[-len(top) - 1 : -1] = top
-        found[name] = [row.long() if name == "teacher_ids" else row for row in rows]
-    return found
 
 
 def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBatches) -> TensorDict:
@@ -254,6 +229,6 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBa
     # Where rows are padded to the longest of their micro-batch, those of about equal length are together.
     longer = tu.index_select_tensor_dict(longer, longer["input_ids"].offsets().diff().argsort(stable=True).tolist())
     tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens), micro_batch_size_per_gpu=size)
-    if "teacher_ids" in longer:
+    if own_loss(longer) is not None:
         tu.assign_non_tensor(longer, distillation_use_topk=True)
     return longer

@@ -32,8 +32,7 @@ from verl.protocol import DataProto
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.method.constraint import Turn
-from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, Turn, Verdict
 from recipe.online_refiner.refine.group import Refiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
@@ -74,7 +73,7 @@ class RefineWorker:
             "turn_end": read_turn_end(folder, tokenizer, chat_settings),
             "score": self._score,
             "max_response_tokens": rollout.response_length,
-            "companion": self._constraint.companion(tokenizer, chat_settings, longest),
+            "companion": self._constraint.companion(tokenizer, thoughts, chat_settings, longest),
             "thread": ThreadPoolExecutor(1, "tokenizer"),
         }
 

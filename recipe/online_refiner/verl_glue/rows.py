@@ -28,8 +28,17 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
-from recipe.online_refiner.method.constraint import Constraint, Turn
-from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, feedback_of, group_of, last_turn
+from recipe.online_refiner.method.constraint import Constraint, row_columns
+from recipe.online_refiner.method.pairs import (
+    Pair,
+    Refinement,
+    Rollout,
+    Turn,
+    Verdict,
+    feedback_of,
+    group_of,
+    last_turn,
+)
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
 from refiner_worker.text.tokens import conversation, decode
@@ -155,7 +164,7 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
         "refine_start": torch.tensor([turn.start for turn in turns]),
         "refine_detail": NonTensorStack(*details),
     }
-    columns = [constraint.columns(turn) for turn in turns]
+    columns = [row_columns(constraint, turn) for turn in turns]
     for name in columns[0]:
         fields[name] = jagged([torch.as_tensor(of_row[name]) for of_row in columns])
     write(batch, fields, [with_pair(tag, pair) for tag, pair in zip(batch.tags, pairs, strict=True)])
@@ -194,10 +203,14 @@ def with_pair(tag: dict[str, Any], pair: Pair) -> dict[str, Any]:
 
 
 def pair_of(tag: dict[str, Any]) -> Pair | None:
-    """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding."""
+    """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding.
+
+    A tag of a checkpoint may be of another version of this extension: names that this one does not know are left out.
+    """
     if TAG not in tag or tag.get("is_padding", False):
         return None
-    pair = Pair(**json.loads(tag[TAG]))
+    known = json.loads(tag[TAG])
+    pair = Pair(**{name: known[name] for name in Pair.__dataclass_fields__ if name in known})
     pair.verdict = Verdict(pair.verdict)
     return pair
 
@@ -376,7 +389,7 @@ def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[
 def has_columns_of(constraint: Constraint, batch: KVBatchMeta) -> bool:
     """Tell whether refined rows have the columns of a constraint: those of a run with another one lack some."""
     nothing = Turn(response_length=1, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
-    return constraint.columns(nothing).keys() <= _columns(batch)
+    return row_columns(constraint, nothing).keys() <= _columns(batch)
 
 
 def _columns(batch: KVBatchMeta) -> set[str]:

@@ -14,10 +14,10 @@ from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.method.constraint import Place
-from recipe.online_refiner.method.eq6 import charges_of, since
+from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
-from recipe.online_refiner.method.pairs import Pair, Verdict, choose_samples, group_of, luck
+from recipe.online_refiner.method.pairs import Charge, Pair, Verdict, choose_samples, group_of, luck
+from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.refine.budget import Budget, Rollouts
 from recipe.online_refiner.verl_glue import rows as queue
@@ -131,7 +131,7 @@ class Stages:
         """Choose the step's samples, and let refine workers write all its responses to the run's files."""
         luck_of = {row: luck(state.step, batch.keys[row]) for row in state.pairs}
         state.samples = [] if state.part else choose_samples(state.pairs, luck_of)
-        if self._blocks.constraint.imitates:
+        if self._blocks.constraint.imitation is not None:
             queue.write_samples(batch, state.samples)
         samples = {batch.keys[row] for row in state.samples}
         self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), samples)
@@ -185,28 +185,34 @@ class Stages:
                 state.pairs[row].divergence = divergence
         if constraint.rescues:
             state.metrics["constraint/num_rescued_groups"] = len(state.rescued(constraint))
-        if constraint.CHARGE_COLUMNS:
-            self._charge(batch, state, actor)
-        if is_needed or is_due or constraint.CHARGE_COLUMNS:
+        penalty = constraint.penalty
+        if penalty is not None:
+            self._charge(penalty, batch, state, actor)
+        if is_needed or is_due or penalty is not None:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
 
-    def _charge(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Write what the tokens of some turns are charged by the constraint itself, from log-probs that are known."""
-        constraint = self._blocks.constraint
-        rows = [row for row, pair in state.pairs.items() if constraint.pays(pair)]
-        if not rows:
-            return
-        if self._blocks.is_shared and constraint.asks_log_probs:  # pi_0 is the actor without its adapter
+    def _charge(self, penalty: PenaltyPart, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
+        """Note what rows are charged: D of Eq. 6, as the actor's pass has written it, or a charge of the mode's own."""
+        rows = {row: pair for row, pair in state.pairs.items() if penalty.is_charged(pair)}
+        if isinstance(penalty, Eq6Penalty):
+            state.charges = {row: Charge(pair.divergence, pair.num_compared_tokens) for row, pair in rows.items()}
+        elif rows:
+            self._charge_tokens(penalty, [*rows], batch, state, actor)
+
+    def _charge_tokens(
+        self, penalty: PenaltyPart, rows: list[int], batch: KVBatchMeta, state: StepState, actor: Any
+    ) -> None:
+        """Write what the mode itself charges the tokens of some turns, from log-probs that are known."""
+        if self._blocks.is_shared and self._blocks.constraint.asks_log_probs:  # pi_0 is the actor without its adapter
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
         some = queue.rows_of(batch, rows)
-        data = queue.read_padded(some, *constraint.CHARGE_COLUMNS, "response_mask")
+        data = queue.read_padded(some, *penalty.reads, "response_mask")
         turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = constraint.charged(data, turn)
-        assert charged is not None
+        charged = penalty.charge(data, turn)
         queue.write_column(some, "refine_charged", charged)
-        for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
-            state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
-        state.metrics.update(constraint.charge_metrics(charged, data, turn))
+        totals = zip((-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True)
+        state.charges = {row: Charge(*total) for row, total in zip(rows, totals, strict=True)}
+        state.metrics.update(penalty.metrics(charged, data, turn))
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
         """Return these rows, and as many others as the actor's ranks need; micro-batches are filled there."""
@@ -239,20 +245,27 @@ class Stages:
 
     @property
     def _place(self) -> Place | None:
-        return self._blocks.constraint.place(self._config.algorithm.adv_estimator)
+        penalty = self._blocks.constraint.penalty
+        return None if penalty is None else penalty.place(self._config.algorithm.adv_estimator)
 
     def _charge_column(self, name: str, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Charge rewards or advantages of the rows that pay; return them as they were, None if there is no such row."""
-        constraint, place = self._blocks.constraint, self._place
-        rows = state.paying(constraint, place)
-        if not rows or place is None:
+        penalty, place = self._blocks.constraint.penalty, self._place
+        rows = state.paying(self._blocks.constraint, place)
+        if not rows or penalty is None or place is None:
             return None
         some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
         data = queue.read_padded(some, name, "response_mask", "refine_charged")
-        costs = [constraint.cost(pair) for pair in pairs]
+        costs = [penalty.cost(state.charges[row]) for row in rows]
         state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / state.metrics["tokens/rollout"]
-        charges = charges_of(pairs, costs, data["refine_charged"], data["response_mask"])
-        queue.write_column(some, name, constraint.pay(data[name], charges, state.eta, place))
+        inputs = penalty_inputs(
+            starts=[pair.start for pair in pairs],
+            num_kept=[pair.num_kept_tokens for pair in pairs],
+            costs=costs,
+            charged=data["refine_charged"],
+            response_mask=data["response_mask"],
+        )
+        queue.write_column(some, name, penalty.pay(data[name], inputs, state.eta, place))
         return data[name]
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
@@ -271,18 +284,23 @@ class Stages:
             )
 
     def adapt_eta(self, parts: list[StepState]) -> None:
-        """Let eta follow a step's D, the mean over the rollouts of all its mini-batches: one dual step a step.
+        """Let eta follow a step's D: one dual step a step.
 
+        D is the mean over all rollouts of all its mini-batches, of which those without a used refinement count as 0.
         All of them had the same eta, and log pi_theta(a') under the same weights.
         """
-        per_token = [pair.divergence_per_token for part in parts for pair in part.pairs.values()]
+        per_token = [part.measured(row).per_token for part in parts for row in part.pairs]
         if per_token:
             self._eta.observe(sum(per_token) / len(per_token))
+
+    def of_step(self, parts: list[StepState]) -> dict[str, float]:
+        """Return the metrics of a step that has several mini-batches, those of the run's constraint among them."""
+        return metric_names.of_step(parts, self._blocks.constraint.MEANING)
 
     def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Let the numbers of each token of the step's samples be recorded, after the update; nobody waits."""
         seen: dict[str, list[float]] = {}
-        if self._blocks.constraint.imitates:
+        if self._blocks.constraint.imitation is not None:
             for of_rank in actor.take_sample_log_probs():
                 seen |= {batch.keys[state.samples[number - 1]]: values for number, values in of_rank.items()}
         if state.samples:

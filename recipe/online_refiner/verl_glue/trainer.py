@@ -35,7 +35,7 @@ from verl.workers.rollout.utils import update_prometheus_config
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.step import StepState
-from recipe.online_refiner.metrics import EXTRA, of_step
+from recipe.online_refiner.metrics import EXTRA
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
@@ -230,7 +230,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.stages.adapt_eta(self.parts)
         for name in [one for one in metrics if one.startswith(EXTRA)]:  # verl's aggregator has those of any mini-batch
             del metrics[name]
-        metrics.update(of_step(self.parts))
+        metrics.update(self.stages.of_step(self.parts))
         self.state.metrics = metrics
         return batch
 
@@ -331,7 +331,9 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.state.enter("_update_actor", batch.keys)
         self._begin("the policy learns")
         if self.state.eta > 0:  # else the numbers are verl's to the bit
-            batch.extra_info.update({ONLY_RESPONSES: True, **self.blocks.constraint.loss_settings(self.state.eta)})
+            imitation = self.blocks.constraint.imitation
+            settings = {} if imitation is None else imitation.settings(self.state.eta)
+            batch.extra_info.update({ONLY_RESPONSES: True, **settings})
         batch = super()._update_actor(batch, metrics=metrics)
         self.stages.record_tokens(batch, self.state, self.actor_rollout_wg)
         return batch

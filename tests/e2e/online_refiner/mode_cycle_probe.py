@@ -63,7 +63,7 @@ def set_constraint(worker: RefineWorker | StreamingWorker, constraint: Constrain
     """Change what a refine worker, or an agent loop worker that refines, has read from the config."""
     worker = getattr(worker, "refine_worker", worker)
     worker._constraint = constraint
-    worker._refiner = partial(worker._refiner, companion=constraint.companion(worker._tokenizer, {}, 64))
+    worker._refiner = partial(worker._refiner, companion=constraint.companion(worker._tokenizer, None, {}, 64))
 
 
 class CyclingTrainer(task_runner.OnlineRefinerSync):

@@ -1,10 +1,11 @@
-"""Whole jobs with the targets ``in_place`` (numbers: test_modes.py) and ``soft`` (numbers: test_backends.py)."""
+"""Whole jobs in place (numbers: test_modes.py), and with examples/own_constraint (numbers: test_backends.py)."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+OWN = Path(__file__).parents[3] / "examples" / "own_constraint"
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 SHARED = [
     "refiner.placement=shared",
@@ -43,10 +44,10 @@ def test_a_job_charges_in_place(name: str, train_letters: Callable, tmp_path: Pa
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [["constraint.mode=sft"], ["constraint.mode=lagrangian", *DEDICATED]])
-def test_a_job_learns_the_refiners_distribution(settings: list[str], train_letters: Callable, tmp_path: Path) -> None:
-    fixed = ("refiner.template=dialogue", "constraint.target=soft", "constraint.eta=0.1")
-    steps = train_letters(tmp_path, 2, *fixed, *settings).steps
+@pytest.mark.parametrize("settings", [[], DEDICATED])
+def test_a_job_with_a_constraint_of_ones_own(settings: list[str], train_letters: Callable, tmp_path: Path) -> None:
+    fixed = ("refiner.template=dialogue", "constraint.mode=soft:Soft", "constraint.eta=0.1")
+    steps = train_letters(tmp_path, 2, *fixed, *settings, environment={"PYTHONPATH": str(OWN)}).steps
     for step in steps:
         assert step["refiner/num_accepted"] > 0 and step["actor/sft_cross_entropy"] > 0
         # The last token of each is the written one alone, and 16 of so few tokens have most of the rest.

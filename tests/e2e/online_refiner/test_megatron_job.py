@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 REPOSITORY = Path(__file__).parents[3]
+OWN = REPOSITORY / "examples" / "own_constraint"
 TWO_RANKS = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"]
 
 
@@ -131,8 +132,8 @@ def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callab
     assert steps[-1]["critic/vf_loss"] < steps[0]["critic/vf_loss"]
 
 
-@pytest.mark.parametrize("settings", [["penalty", "in_place"], ["sft", "soft"]])
-def test_other_targets_on_two_ranks(
+@pytest.mark.parametrize("settings", [["penalty", "in_place"], ["soft:Soft", "rewrite"]])
+def test_other_constraints_on_two_ranks(
     settings: list[str], command: Callable, start_marked: Callable, tmp_path: Path
 ) -> None:
     mode, target = settings
@@ -145,12 +146,12 @@ def test_other_targets_on_two_ranks(
         "trainer.total_training_steps=3",
         f"run_dir={tmp_path}/run",
     )
-    job = start_marked(arguments, cwd=tmp_path)
+    job = start_marked(arguments, cwd=tmp_path, environment={"PYTHONPATH": str(OWN)})
     assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     for step in steps_of(tmp_path, 3):
         if step["refiner/num_accepted"]:
-            assert ("constraint/soft_share" in step) == ("actor/sft_cross_entropy" in step) == (target == "soft")
+            assert ("constraint/soft_share" in step) == ("actor/sft_cross_entropy" in step) == (mode == "soft:Soft")
             assert step.get("constraint/in_place_responses", 0) == (
                 step["refiner/num_accepted"] if mode == "penalty" else 0
             )

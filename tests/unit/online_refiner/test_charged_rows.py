@@ -3,7 +3,7 @@
 Rewards, advantages and charges are compared with plain Python. The queue is verl's, in this process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import own_queue
 import pytest
@@ -26,7 +26,9 @@ from played_step import (
 )
 from torch import Tensor
 
-from recipe.online_refiner.method.penalty import Penalty
+from recipe.online_refiner.method.modes import Penalty
+from recipe.online_refiner.method.pairs import Pair
+from recipe.online_refiner.method.penalty import PenaltyPart
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,13 +181,18 @@ def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None
 def test_a_charge_of_ones_own_asks_the_reference_for_nothing(monkeypatch: pytest.MonkeyPatch, placement: str) -> None:
     """It may use the policy's log-probs of a and a', which are padded with 0, as the pass over a' is before it."""
 
-    def charge(self: Penalty, data: dict[str, Tensor], turn: Tensor) -> Tensor:
-        assert data["refine_log_probs"].shape == data["refine_mask"].shape
-        return data["old_log_probs"] * turn + data["refine_log_probs"].sum(-1, keepdim=True) * turn
+    class Own(PenaltyPart):
+        needs_log_probs = True
+        reads = ("old_log_probs", "refine_log_probs", "refine_mask")
 
-    monkeypatch.setattr(Penalty, "charged", charge)
-    monkeypatch.setattr(Penalty, "CHARGE_COLUMNS", ("old_log_probs", "refine_log_probs", "refine_mask"))
-    monkeypatch.setattr(Penalty, "pays", lambda self, pair: pair.is_used)
+        def is_charged(self, pair: Pair) -> bool:
+            return pair.is_used
+
+        def charge(self, data: Mapping[str, Tensor], turn: Tensor) -> Tensor:
+            assert data["refine_log_probs"].shape == data["refine_mask"].shape
+            return data["old_log_probs"] * turn + data["refine_log_probs"].sum(-1, keepdim=True) * turn
+
+    monkeypatch.setattr(Penalty, "penalty", Own())
     shared = ["refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"] if placement == "shared" else []
     trainer, _ = step("constraint.mode=penalty", "actor_rollout_ref.rollout.temperature=1", *shared)
     assert "compute_in_place_log_prob" not in trainer.actor_rollout_wg.asked
@@ -195,6 +202,8 @@ def test_a_charge_of_ones_own_asks_the_reference_for_nothing(monkeypatch: pytest
         whole = sum(log_probs(context, REFINED[row]))
         costs[row] = -sum(one + whole for one in log_probs(context, ids))
     assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)
+    by_eq6 = [-sum(charged(row)) * 0.5 for row in ROWS]  # at temperature 1
+    assert [pair.divergence for pair in trainer.state.pairs.values()] == pytest.approx(by_eq6), "it stays D of Eq. 6"
 
 
 def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:

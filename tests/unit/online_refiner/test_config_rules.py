@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import LARGEST_RANK, load, micro_batches_are_filled
 from recipe.online_refiner.main import command
-from recipe.online_refiner.method.constraint import Constraint
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
 from recipe.online_refiner.verl_glue.megatron import layout
 from recipe.preflight.rules import RULES, Run, rule_id
@@ -54,24 +53,19 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS.values())
-def test_a_charge_of_its_own_knows_who_pays(constraint: type[Constraint]) -> None:
-    """Before it is charged a row's divergence is 0, by which the base class goes: nobody would ever pay."""
-    assert not constraint.CHARGE_COLUMNS or constraint.pays is not Constraint.pays
-
-
 @pytest.mark.parametrize(("mode", "target", "eta", "place"), MODES)
 def test_what_a_mode_stands_for(mode: str, target: str, eta: float, place: str | None) -> None:
     found = load(composed(f"constraint.mode={mode}", f"constraint.target={target}")).constraint
     assert type(found) is CONSTRAINTS[mode, target]
-    assert (found.first_eta, found.place("grpo"), found.refines) == (eta, place, mode != "none")
-    assert found.imitates is (mode in ("sft", "lagrangian"))
+    assert (found.first_eta, found.refines) == (eta, mode != "none")
+    assert place == (None if found.penalty is None else found.penalty.place("grpo"))
+    assert (found.imitation is not None) is (mode in ("sft", "lagrangian"))
 
 
 def test_dead_groups_are_rescued_by_a_weight() -> None:
     rescue = {"mode": "sft", "rescue_dead_groups": True}
     assert read_constraint(rescue).rescues and not read_constraint({**rescue, "eta": 0.0}).rescues
-    assert read_constraint({**rescue, "eta": 0.0}).loss_settings(0.0) == {}
+    assert (imitation := read_constraint({**rescue, "eta": 0.0}).imitation) and imitation.settings(0.0) == {}
 
 
 # What a mode or a placement does not have is refused with the keys that it has.
@@ -135,8 +129,8 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
             f"constraint.mode=punish: set one of {', '.join(dict.fromkeys(mode for mode, _ in CONSTRAINTS))}",
         ),
         (
-            "constraint.target=soft constraint.mode=penalty",
-            "constraint.target=soft is not one of mode penalty; set one of ",
+            "constraint.target=in_place constraint.mode=lagrangian",
+            "constraint.target=in_place is not one of mode lagrangian; set one of rewrite",
         ),
         ("refiner.placement=moon", "refiner.placement=moon: set one of colocated, dedicated, shared, external"),
         ("refiner.placement=[shared]", "refiner.placement=['shared']: set one of "),
@@ -230,7 +224,7 @@ SOLVED = ("constraint.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
-IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.target=soft"
+IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.mode=soft:Soft"  # examples/own_constraint
 FAILED = (PENALTY, *IN_PLACE, "constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0", f"{ROLLOUT}.n=2")
 ULYSSES = "ulysses_sequence_parallel_size"
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
@@ -252,7 +246,7 @@ MISTAKES = {
         ((), "constraint.eta_schedule=adaptive"),
         (("constraint.eta_schedule=adaptive", "constraint.delta=1"), "constraint.eta=0"),
         ((), "constraint.delta=1"),
-        (SOLVED, SOFT),
+        ((SOFT, SOLVED[1]), SOLVED[0]),
         (SOLVED, "refiner.skip_reward_at_least=null"),
         ((PENALTY, "constraint.eta_schedule=adaptive", "constraint.delta=1"), *IN_PLACE),
         ((PENALTY, *IN_PLACE), "constraint.in_place_template=none"),

@@ -13,11 +13,10 @@ from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
-from recipe.online_refiner.method.constraint import Constraint, Place
 from recipe.online_refiner.method.eq6 import (
     ALIGNMENTS,
     NONE,
-    Charges,
+    PenaltyInputs,
     accepts,
     charge,
     counterparts,
@@ -28,21 +27,26 @@ from recipe.online_refiner.method.eq6 import (
     times_charged,
 )
 from recipe.online_refiner.method.eta import Eta
-from recipe.online_refiner.method.in_place import InPlace
+from recipe.online_refiner.method.in_place import InPlacePenalty
 from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.penalty import PenaltyPart, Place
 
-CREDITS: dict[str, Constraint] = {
-    "return_to_go": read_constraint({"mode": "penalty"}),
-    "in_reward": read_constraint({"mode": "penalty", "credit": "in_reward"}),
-    "whole": read_constraint({"mode": "lagrangian"}),
-    "token": read_constraint({"mode": "penalty", "target": "in_place"}),
+CREDITS: dict[str, PenaltyPart] = {
+    name: penalty
+    for name, values in {
+        "return_to_go": {"mode": "penalty"},
+        "in_reward": {"mode": "penalty", "credit": "in_reward"},
+        "whole": {"mode": "lagrangian"},
+        "token": {"mode": "penalty", "target": "in_place"},
+    }.items()
+    if (penalty := read_constraint(values).penalty) is not None
 }
 PLACES: list[tuple[str, Place]] = [(name, place) for name in CREDITS for place in ("rewards", "advantages")]
 PLACES.remove(("in_reward", "advantages"))
 
 
-def paid(name: str, place: Place, own: Tensor, charges: Charges, eta: float) -> Tensor:
-    return CREDITS[name].pay(own, charges, eta, place)
+def paid(name: str, place: Place, own: Tensor, inputs: PenaltyInputs, eta: float) -> Tensor:
+    return CREDITS[name].pay(own, inputs, eta, place)
 
 
 EOS, N = 0, NONE
@@ -143,7 +147,7 @@ def test_charge_and_penalised_advantages_by_hand() -> None:
     charged = charged_by_hand(torch.tensor(LOG_PROBS))
     assert charged.tolist() == [[-1, -2, 0], [-0.5, -0.25, 0], [0, 0, 0], [-1, 0, -1], [0, 0, 0]]
     own = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
-    found = return_to_go(own, Charges(charged, -charged.sum(-1), RESPONSE_MASK, RESPONSE_MASK), 0.1)
+    found = return_to_go(own, PenaltyInputs(charged, -charged.sum(-1), RESPONSE_MASK, RESPONSE_MASK), 0.1)
     expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
@@ -159,11 +163,11 @@ def test_garbage_where_nothing_is_charged_does_not_leak() -> None:
 ETA, PROBABILITIES = 0.1, [0.9, 0.2, 0.8, 0.9]
 
 
-def charges_by_hand(num_kept: int) -> Charges:
+def charges_by_hand(num_kept: int) -> PenaltyInputs:
     pairs = torch.tensor([counterparts("position", [5, 6, 7, 2], [5, 8, 7, 2], num_kept)])
     mask = torch.ones(1, 4, dtype=torch.long)
     charged = charge(refine_log_probs=torch.tensor([PROBABILITIES]).log(), counterparts=pairs, response_mask=mask)
-    return Charges(charged, -charged.sum(-1), mask, since(torch.tensor([num_kept]), mask))
+    return PenaltyInputs(charged, -charged.sum(-1), mask, since(torch.tensor([num_kept]), mask))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +191,8 @@ def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
     turn, rewritten = since(torch.tensor([3, 0]), mask), since(torch.tensor([4, 0]), mask)
     assert turn.tolist() == [[0, 0, 0, 1, 1, 1, 0], [0] * 7]
     charged = torch.tensor([[0, 0, 0, 0, -1.0, -2, 0], [0] * 7])
-    charges, own = Charges(charged, -charged.sum(-1), turn, rewritten), torch.zeros(2, 7)
-    found = {(place, name): paid(name, place, own, charges, 1.0)[0].tolist() for name, place in PLACES}
+    inputs, own = PenaltyInputs(charged, -charged.sum(-1), turn, rewritten), torch.zeros(2, 7)
+    found = {(place, name): paid(name, place, own, inputs, 1.0)[0].tolist() for name, place in PLACES}
     assert found == {
         ("rewards", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
         ("rewards", "token"): [0, 0, 0, 0, -1, -2, 0],
@@ -206,7 +210,7 @@ def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
 )
 def test_a_critic_sees_the_penalty_in_the_rewards(name: str, critic_free: str) -> None:
     assert [CREDITS[name].place(estimator) for estimator in ("grpo", "gae")] == [critic_free, "rewards"]
-    assert all(read_constraint({"mode": mode}).place("grpo") is None for mode in ("none", "sft"))
+    assert all(read_constraint({"mode": mode}).penalty is None for mode in ("none", "sft"))
 
 
 @settings(max_examples=200)
@@ -226,13 +230,13 @@ def test_what_holds_for_every_credit(data: st.DataObject, alignment: str, eta: f
     charged = charge(refine_log_probs=log_probs, counterparts=padded(pairs, N), response_mask=mask)
     turn = since(starts, mask)
     assert (charged <= 0).all() and (charged[turn == 0] == 0).all()
-    charges, before = Charges(charged, -charged.sum(-1), turn, turn), torch.randn(mask.shape, generator=generator)
+    inputs, before = PenaltyInputs(charged, -charged.sum(-1), turn, turn), torch.randn(mask.shape, generator=generator)
     own = before.clone()
     for name, place in PLACES:
-        after = paid(name, place, own, charges, eta)
+        after = paid(name, place, own, inputs, eta)
         assert torch.equal(own, before), "the estimator's tensor must not change in place"
         assert torch.equal(after[turn == 0], before[turn == 0]) and (after <= before).all()
-        assert torch.equal(paid(name, place, own, charges, 0.0), before)
+        assert torch.equal(paid(name, place, own, inputs, 0.0), before)
         for index, (_, response, refined, is_accepted) in enumerate(rows):
             if not is_accepted or (alignment == "diff" and response == refined):
                 assert torch.equal(after[index], before[index]), "siblings that are not charged keep what they have"
@@ -295,7 +299,7 @@ def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path, caplog: p
 
 # ---- in place
 
-IN_PLACE = InPlace(mode="penalty", target="in_place")
+IN_PLACE = InPlacePenalty()
 
 
 def test_a_turn_is_charged_in_place_by_hand() -> None:
@@ -304,12 +308,12 @@ def test_a_turn_is_charged_in_place_by_hand() -> None:
     turn = since(torch.tensor([0, 2]), mask)
     reference, own = torch.tensor([[-1.0, -9.0, 5.0], [-1.0, 7.0, -0.5]]), torch.tensor([[-2.0, -0.5, 3.0]] * 2)
     own[1, 2] = -1.5
-    charged = IN_PLACE.charged({"refine_in_place": reference, "old_log_probs": own}, turn)
+    charged = IN_PLACE.charge({"refine_in_place": reference, "old_log_probs": own}, turn)
     assert charged.tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
-    charges = Charges(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
+    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
     advantages = torch.full((2, 3), 0.25)
-    assert paid("token", "advantages", advantages, charges, 0.5).tolist() == [[0.75, -4.0, 0.25], [0.25, 0.25, 0.75]]
-    assert torch.equal(paid("token", "advantages", advantages, charges, 0.0), advantages), "eta 0: bit for bit"
+    assert paid("token", "advantages", advantages, inputs, 0.5).tolist() == [[0.75, -4.0, 0.25], [0.25, 0.25, 0.75]]
+    assert torch.equal(paid("token", "advantages", advantages, inputs, 0.0), advantages), "eta 0: bit for bit"
 
 
 def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
@@ -319,6 +323,6 @@ def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
     mask = (torch.arange(6) < torch.tensor([[6], [3], [1], [5]])).long()
     columns = {"response_mask": mask, "token_level_scores": scores, "old_log_probs": own, "ref_log_prob": reference}
     data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
-    charged = IN_PLACE.charged({"refine_in_place": reference, "old_log_probs": own}, mask)
-    charges = Charges(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
-    torch.testing.assert_close(paid("token", "rewards", scores, charges, 0.3), data.batch["token_level_rewards"])
+    charged = IN_PLACE.charge({"refine_in_place": reference, "old_log_probs": own}, mask)
+    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
+    torch.testing.assert_close(paid("token", "rewards", scores, inputs, 0.3), data.batch["token_level_rewards"])

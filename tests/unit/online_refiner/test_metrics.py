@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.method.pairs import Pair, Verdict
+from recipe.online_refiner.method.pairs import Charge, Pair, Verdict
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -74,7 +74,6 @@ BY_HAND: dict[str, float] = {
     "constraint/in_place_charge": 90,
     "constraint/in_place_largest": 9,
     "constraint/in_place_agreement": 90,
-    "constraint/soft_share": 5 + 6 - 2,
     "actor/sft_cross_entropy": 1,
     "kl_ref/k3": 77,
 }
@@ -271,10 +270,6 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
     assert found.keys() & metrics.MEANS.keys() == ratios | {"refiner/repeated_ratio"}
     assert metrics.refine_metrics(StepState()).keys() & metrics.MEANS.keys() == set()
-    soft = load(composed("constraint.target=soft")).constraint
-    assert soft.pair_metrics([]).keys() & metrics.MEANS.keys() == set()
-    state.pairs[0].own["soft_mass"] = 0.75
-    assert soft.pair_metrics(list(state.pairs.values()))["constraint/soft_share"] == 0.25
     assert metrics.zeros().keys() & {*metrics.MEANS, *metrics.MAXIMA, *metrics.PERCENTILES} == set()
 
 
@@ -298,7 +293,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: 
     names = {"constraint/divergence", "constraint/divergence_per_token"} if measures else set()
     assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
     assert stages.charge_rewards(batch, state) is None
-    pays = load(config).constraint.place("grpo") is not None
+    pays = load(config).constraint.penalty is not None
     assert ("constraint/penalty" in state.metrics) is pays and not state.metrics.get("constraint/penalty")
 
 
@@ -447,7 +442,9 @@ def test_dead_groups_with_a_better_refinement_are_rescued(eta: float, expected: 
 def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
     config = composed("constraint.target=in_place")
     pairs = {row: Pair(reward=0.0, own={"is_scored": row == 1}) for row in range(2)}
-    state = StepState(pairs=pairs, eta=0.1, keys=["a_0_0", "a_1_0"])
+    penalty = load(config).constraint.penalty
+    assert penalty is not None and [penalty.is_charged(pair) for pair in pairs.values()] == [False, True]
+    state = StepState(pairs=pairs, charges={1: Charge(0.0, 3)}, eta=0.1, keys=["a_0_0", "a_1_0"])
     assert state.paying(load(config).constraint, "advantages") == [1]
 
 

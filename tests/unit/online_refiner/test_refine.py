@@ -166,7 +166,7 @@ def refined(
         prompt=replace(client.config, template="dialogue").prompt(tokenizer, {}, None, 32),
         turn_end=TurnEnd(stops=frozenset({end, tokenizer.pad_token_id}), written=end),
         score=score,
-        companion=constraint.companion(tokenizer, {}, 32),
+        companion=constraint.companion(tokenizer, None, {}, 32),
         **sizes,
     )
     return asyncio.run(refiner.refine_group(members))
@@ -685,17 +685,17 @@ def test_the_prompt_in_place_has_the_whole_chat(tokenizer: Any) -> None:
 def test_whose_distributions_are_asked_for(tokenizer: Any, reward_gate: bool) -> None:
     end = tokenizer.eos_token_id
     members = [rollout(n, reward, messages=TASK) for n, reward in enumerate((-0.3, 0.9, 1.0))]  # better, worse, maximal
-    soft = read_constraint({"mode": "sft", "target": "soft", "reward_gate": reward_gate})
+    soft = read_constraint({"mode": "soft:Soft", "reward_gate": reward_gate})
     client = Asked([*tokenizer.encode("yes"), end], config())
     found = refined(tokenizer, members, client, constraint=soft)
     known = [[token, 99] for token in found[0].token_ids[:-1]]
-    ids = [None if one.top is None else one.top[0].tolist() for one in found]
+    ids = [one.own["top"][0].tolist() if one.own else None for one in found]
     assert known and ids == [known, None if reward_gate else known, None]
     expected = client.prompts[:1] if reward_gate else client.prompts
     assert sorted(client.scored) == sorted(expected), "behind what it had read"
     client.is_lost = True
-    assert refined(tokenizer, members, client, constraint=soft)[0].top is None, "the written tokens are left"
-    assert refined(tokenizer, members, client)[0].top is None
+    assert refined(tokenizer, members, client, constraint=soft)[0].own == {}, "the written tokens are left"
+    assert refined(tokenizer, members, client)[0].own == {}
 
 
 def test_a_later_turn_is_rewarded_behind_the_turns_before_it(tokenizer: Any) -> None:

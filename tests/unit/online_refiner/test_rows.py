@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from soft import TOP_K
 from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.engine_workers import TrainingWorker
 
-from recipe.online_refiner.method.constraint import Turn
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Verdict, last_turn
-from recipe.online_refiner.method.sft import TOP_K
+from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Turn, Verdict, last_turn
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import (
     MiniBatchWorker,
@@ -207,14 +206,14 @@ def test_what_is_not_known_of_a_distribution_has_no_probability(written: dict[st
     batch = KVBatchMeta(keys=["u_0_0", "u_1_0"], tags=[{"response_len": 2}] * 2, partition_id="train")
     top = np.array([[7, 8], [9, 6]], dtype=np.int32), np.array([[-0.5, -1.5], [-0.1, -3.0]], dtype=np.float32)
     refinements = [
-        Refinement(verdict=Verdict.ACCEPTED, token_ids=[7, 9, EOS], top=top),
+        Refinement(verdict=Verdict.ACCEPTED, token_ids=[7, 9, EOS], own={"top": top}),
         Refinement(verdict=Verdict.NOT_BETTER),
     ]
     pairs = [Pair(reward=0.0, verdict=one.verdict, is_used=bool(one.token_ids)) for one in refinements]
     turns = [
         Turn(response_length=2, start=0, ids=[7, 9], refinement=one, is_used=bool(one.token_ids)) for one in refinements
     ]
-    queue.write_refinements(batch, turns, pairs, read_constraint({"mode": "sft", "target": "soft"}))
+    queue.write_refinements(batch, turns, pairs, read_constraint({"mode": "soft:Soft"}))
     ids, log_probs = (written["fields"][name].unbind() for name in ("refine_top_ids", "refine_top_log_probs"))
     assert [tuple(row.shape) for row in ids] == [tuple(row.shape) for row in log_probs] == [(3, TOP_K), (1, TOP_K)]
     assert ids[0][:, :2].tolist() == [[7, 8], [9, 6], [0, 0]]

@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 from written_model import Engine, WrittenServer, group_refined, refined, with_template
 
-from recipe.online_refiner.method.constraint import Turn
+from recipe.online_refiner.method.constraint import row_columns
 from recipe.online_refiner.method.eq6 import NONE
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import Verdict
+from recipe.online_refiner.method.pairs import Turn, Verdict
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.thoughts import Thoughts, read_thoughts
@@ -144,7 +144,7 @@ def test_in_place_a_teacher_reads_the_answer_alone(tokenizer: Any) -> None:
     thinker = with_template(tokenizer, CLOSED)
     constraint = read_constraint({"mode": "penalty", "target": "in_place"})
     engine = Engine(thinker, "<think>hm</think>\n\nbetter")
-    refined(thinker, f"<think>{OWN}old", engine, companion=constraint.companion(thinker, {}, 64))
+    refined(thinker, f"<think>{OWN}old", engine, companion=constraint.companion(thinker, None, {}, 64))
     (read,) = engine.scored
     assert "better" in thinker.decode(read) and "mine" not in thinker.decode(read)
 
@@ -178,7 +178,7 @@ def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_i
     ids, kept = [*thinker.encode(f"<think>{OWN}old"), thinker.eos_token_id], found.num_kept_tokens
     turn = Turn(response_length=len(ids), start=0, ids=ids, refinement=found, is_used=True)
     for mode in ("penalty", "lagrangian", "sft"):
-        columns = read_constraint({"mode": mode}).columns(turn)
+        columns = row_columns(read_constraint({"mode": mode}), turn)
         if mode != "sft":
             assert set(columns["refine_counterparts"][:kept]) == {NONE} != set(columns["refine_counterparts"][kept:])
         if mode != "penalty":

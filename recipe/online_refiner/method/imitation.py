@@ -1,0 +1,153 @@
+"""The imitation of a mode: the cross-entropy of used refinements in the actor's loss (``verl_glue/loss.py``).
+
+    L = L_policy + eta * CE,    CE = -(1 / N) * sum over used pairs and all t of w_t log pi_theta(a'_t | s0, a'_<t)
+
+A mode has one imitation or none (``Constraint.imitation``). It says the weights w_t and the divisor N.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from omegaconf import DictConfig
+from pydantic import Field
+
+from recipe.online_refiner.method.asks import Blocks
+from recipe.online_refiner.method.pairs import Column, Turn
+from refiner_worker.keys import what_lacks
+
+if TYPE_CHECKING:  # the config is read without torch
+    from torch import Tensor
+
+Normaliser = Annotated[
+    Literal["batch", "accepted"],
+    Field(
+        description="Divisor of the cross-entropy. ``batch``: the policy loss's, so it fades as fewer refinements are "
+        "accepted. ``accepted``: the tokens of accepted refinements."
+    ),
+]
+RescueDeadGroups = Annotated[
+    bool,
+    Field(
+        description="Keep groups with equal rewards if a refinement improves on them, also when DAPO would filter "
+        "them out."
+    ),
+]
+
+SEQUENCE_LOSSES = ("sapo", "geo_mean")
+"""Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
+ROW_LOSSES = ("geo_mean", "bypass_mode")
+"""Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
+NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "gdpo")
+"""Advantage estimators of verl whose baseline is not the group's reward: it is a critic's, the mean of the whole batch,
+or that of each of several rewards."""
+
+
+class LogitsLoss(ABC):
+    """A loss of one's own for the tokens of a', from the policy's logits, in the place of -log pi_theta(a'_t).
+
+    The actor's processes get it by pickle with each mini-batch, so its module has to be importable there.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Columns of the mode (``Constraint.columns``) that the loss reads. In a micro-batch they are jagged, (B, entries,
+    ...): a row without a refinement has 0 entries."""
+    outputs: ClassVar[tuple[str, ...]] = ()
+    """Names of what :meth:`of_logits` returns and :meth:`of_tokens` reads."""
+
+    @abstractmethod
+    def of_logits(
+        self, config: Any, data: "Mapping[str, Tensor]", student_logits: "Tensor", data_format: str
+    ) -> "dict[str, Tensor]":
+        """Return outputs of the model by name, each of the shape of the logits without the vocabulary.
+
+        Args:
+            config: verl's config of the actor (``ActorConfig``).
+            data: A micro-batch, with ``columns``.
+            student_logits: (1, tokens, vocabulary) of the rows' ``input_ids``, one row after the other, or a rank's
+                part of it. Those at a position are of the token after it.
+            data_format: The layout of the logits in verl's words, such as ``thd``.
+        """
+
+    @abstractmethod
+    def of_tokens(self, log_probs: "Tensor", output: "Mapping[str, Tensor]") -> "Tensor":
+        """Return the loss of each token, (B, T), from log pi_theta of the tokens, (B, T).
+
+        ``output`` has ``outputs`` of the same tokens, (B, T) each.
+        """
+
+
+def uniform(turn: Turn) -> list[float]:
+    """Return the weight of each token of a', (len a',): 1, and 0 for the tokens with which a' was begun."""
+    kept = turn.refinement.num_kept_tokens
+    return [0.0] * kept + [1.0] * (len(turn.refinement.token_ids) - kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationPart:
+    """An imitation."""
+
+    normaliser: Normaliser
+    """What the sum of the tokens' losses is divided by (``constraint.sft_normaliser``)."""
+    rescue_dead_groups: bool
+    """Whether groups of equal rewards are kept if a refinement improves on them."""
+    weights: Callable[[Turn], list[float]] = uniform
+    """The weight of each token of a', (len a',), in a row whose refinement is used."""
+    loss: LogitsLoss | None = None
+    """The loss of a token of a'; None: -log pi_theta(a'_t)."""
+
+    def columns(self, turn: Turn) -> dict[str, Column]:
+        """Return ``refine_weights``, of as many tokens as ``refine_ids`` has: one in a row without a refinement."""
+        length = max(1, len(turn.refinement.token_ids))
+        return {"refine_weights": self.weights(turn) if turn.is_used else [0.0] * length}
+
+    def settings(self, eta: float) -> dict[str, Any]:
+        """Return what the actor's loss gets beside the rows; nothing with eta = 0, which is verl's own loss."""
+        if eta <= 0:
+            return {}
+        own = {} if self.loss is None else {"refine_loss": self.loss}
+        return {"refine_eta": eta, "refine_normaliser": self.normaliser, **own}
+
+    def refusal(self, mode: str, config: DictConfig, blocks: Blocks) -> str | None:
+        """Return one line if the policy's loss would not be verl's own, or a rescued group would learn nothing."""
+        return self._loss_refusal(mode, config) or self._rescue_refusal(config, blocks)
+
+    def _loss_refusal(self, mode: str, config: DictConfig) -> str | None:
+        actor = config.actor_rollout_ref.actor
+        said = f"constraint.mode={mode} with actor_rollout_ref.actor"
+        if actor.policy_loss.loss_mode in ROW_LOSSES:
+            return (
+                f"{said}.policy_loss.loss_mode={actor.policy_loss.loss_mode}: refinements would count as rows of the "
+                "policy's loss; set it to vanilla, or constraint.mode=penalty"
+            )
+        by_row = actor.policy_loss.loss_mode in SEQUENCE_LOSSES and actor.loss_agg_mode != "seq-mean-token-mean"
+        if by_row and self.normaliser == "batch":
+            return (
+                f"{said}.policy_loss.loss_mode={actor.policy_loss.loss_mode}: it averages each response, while the "
+                f"cross-entropy would be divided by loss_agg_mode={actor.loss_agg_mode}; set "
+                "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
+            )
+        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+            return (
+                f"{said}.loss_agg_mode=seq-mean-token-sum-norm: the longest row, which may be a refinement, would "
+                "scale the policy loss; set actor_rollout_ref.actor.loss_scale_factor"
+            )
+        return None
+
+    def _rescue_refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
+        if not self.rescue_dead_groups:
+            return None
+        algorithm = config.algorithm
+        filters = algorithm.get("filter_groups")
+        is_filtered = bool(filters and filters.enable)
+        wanted = {
+            "actor_rollout_ref.rollout.n above 1": config.actor_rollout_ref.rollout.n > 1,
+            "algorithm.adv_estimator=grpo or rloo: another baseline is not the group's reward": algorithm.adv_estimator
+            not in NO_GROUP_ESTIMATORS,
+            "algorithm.filter_groups.metric=reward": not is_filtered or filters.metric == "reward",
+            "algorithm.use_kl_in_reward=false: that KL would be silenced too": not algorithm.use_kl_in_reward,
+            "refiner.placement=dedicated, shared or external: DAPO's filter looks at refined groups": blocks.streams
+            or not is_filtered,
+        }
+        return what_lacks("constraint.rescue_dead_groups=true", wanted)

@@ -1,0 +1,107 @@
+"""A constraint outside the package (``constraint.mode=module:Class``): how it is found, and its README's code."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from composed_main import composed
+
+from recipe.online_refiner import metrics
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.method.constraint import Weighted, row_columns
+from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
+from recipe.online_refiner.method.pairs import Pair, Refinement, Turn, Verdict
+from recipe.online_refiner.method.step import StepState
+from recipe.online_refiner.verl_glue.rows import TAG, pair_of
+
+README = Path(__file__).parents[3] / "examples" / "own_constraint" / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (
+            "no_such_module:Mine",
+            "constraint.mode=no_such_module:Mine: there is no module no_such_module; set ",
+        ),
+        (
+            "json:Mine",
+            "constraint.mode=json:Mine: Mine of module json is not a subclass of recipe.",
+        ),
+        ("json:JSONDecoder", "JSONDecoder of module json is not a subclass"),
+        ("soft:Soft", None),
+    ],
+)
+def test_a_class_is_found_by_its_module(mode: str, said: str | None) -> None:
+    if said is None:
+        assert type(load(composed(f"constraint.mode={mode}")).constraint).__name__ == "Soft"
+        return
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_constraint({"mode": mode})
+
+
+def test_its_keys_are_its_fields() -> None:
+    found = load(composed("constraint.mode=soft:Soft", "constraint.alignment=diff")).constraint
+    assert isinstance(found, Weighted) and found.first_eta == 0.03
+    with pytest.raises(ValueError, match="constraint.credit is not a key of constraint.mode=soft:Soft; its keys are: "):
+        load(composed("constraint.mode=soft:Soft", "constraint.credit=in_reward"))
+
+
+def test_the_readme_has_a_constraint_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "readme_constraint.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load(composed("constraint.mode=readme_constraint:MyConstraint", "constraint.reward_gate=false")).constraint
+    assert found.penalty is not None and found.penalty.place("grpo") == "advantages" and found.imitation is None
+    assert found.is_used(Verdict.NOT_BETTER) and found.penalty.is_charged(Pair(reward=0.0, is_used=True))
+    assert found.penalty.charge({}, torch.tensor([[0, 1, 1]])).tolist() == [[0.0, -1.0, -1.0]]
+
+
+def test_its_metrics_are_a_steps_too() -> None:
+    """Two mini-batches: a share of 0.5 over 8 tokens, and of 1 over 2."""
+    own = read_constraint({"mode": "soft:Soft"}).MEANING
+    parts = [
+        StepState(metrics={"constraint/soft_tokens": tokens, "constraint/soft_share": share})
+        for tokens, share in ((8, 0.5), (2, 1.0))
+    ]
+    assert metrics.of_step(parts, own) == {"constraint/soft_tokens": 10, "constraint/soft_share": 0.6}
+
+
+def test_its_share_by_hand() -> None:
+    soft = read_constraint({"mode": "soft:Soft"})
+    used = Pair(reward=0.0, is_used=True, num_refined_tokens=6, num_kept_tokens=2, own={"soft_mass": 1.0})
+    assert soft.pair_metrics([used, Pair(reward=0.0)]) == {"constraint/soft_tokens": 4, "constraint/soft_share": 0.25}
+    assert soft.pair_metrics([Pair(reward=0.0)]) == {}
+
+
+COLUMNS = {
+    ("none", "rewrite"): set(),
+    ("penalty", "rewrite"): set(),
+    ("penalty", "in_place"): {"in_place", "in_place_prompt"},
+    ("sft", "rewrite"): {"weights"},
+    ("sft", "in_place"): {"in_place", "in_place_prompt", "weights"},
+    ("lagrangian", "rewrite"): {"weights"},
+}
+"""Columns of each mode, whose names checkpoints know: rows that lack one are refined again."""
+
+
+@pytest.mark.parametrize(("mode", "target"), CONSTRAINTS)
+def test_the_columns_of_a_mode(mode: str, target: str) -> None:
+    nothing = Turn(response_length=2, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
+    columns = row_columns(read_constraint({"mode": mode, "target": target}), nothing)
+    assert columns.keys() == {f"refine_{name}" for name in {"counterparts", *COLUMNS[mode, target]}}
+    assert all(len(column) for column in columns.values()), "the queue keeps no empty row"
+
+
+def test_a_row_of_an_earlier_state_is_read() -> None:
+    """The tag of a row that a checkpoint of version 0.5.0 holds, with a name that is not known any more."""
+    numbers = {"reward": -0.25, "verdict": "accepted", "source": "", "is_used": True, "start": 0, "refined_reward": 1.0}
+    numbers |= {"num_refined_tokens": 3, "num_compared_tokens": 2, "is_repeated": False, "edit_distance": 1, "own": {}}
+    numbers |= {"started_at": 1.0, "refined_at": 2.0, "nll": None, "divergence": 0.0, "num_kept_tokens": 0}
+    numbers |= {"num_thought_tokens": 0, "num_prompt_tokens": 9, "num_generated_tokens": 3, "num_samples": 1}
+    numbers |= {"num_better": 1, "num_retries": 0, "latency_s": 0.5, "num_of_another_time": 7}
+    pair = pair_of({TAG: json.dumps(numbers)})
+    assert pair is not None and pair.verdict is Verdict.ACCEPTED
+    assert (pair.reward, pair.num_compared_tokens, pair.latency_s) == (-0.25, 2, 0.5)
