@@ -37,7 +37,8 @@ TRIAL_TOKENS = 16
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 8.0
 MAX_ANSWER_BYTES = 4 << 20
-Written = tuple[str, str, bool] | RefinerRequestError
+Choice = tuple[str, str, bool] | RefinerRequestError
+"""One choice of a server's answer: its thought, its text, and whether the text came to its end; or why it has none."""
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
 MAX_WORDS = 300
@@ -92,7 +93,7 @@ class ExternalClient(RefinerClient):
 
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
-    ) -> list[Written]:
+    ) -> list[Choice]:
         """Ask for ``refiner.samples`` refinements by one request; a busy or lost server is asked again, after pauses.
 
         Where the text at which an answer may end (``stop``) is a part of it, a server that would leave it out is not
@@ -113,7 +114,7 @@ class ExternalClient(RefinerClient):
             ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
             try:
                 said = await self._post(
-                    url, request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
+                    url, chat_body(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
                 )
             except asyncio.CancelledError:  # it took too long
                 if self._heard_at.get(url, 0.0) < started_at:
@@ -144,7 +145,7 @@ class ExternalClient(RefinerClient):
             self._doubted.add(url)
             raise RefinerRequestError(words(error, self.config)) from None
 
-    def _read(self, url: str, said: bytes, bill: Any) -> list[Written]:
+    def _read(self, url: str, said: bytes, bill: Any) -> list[Choice]:
         """Return what a server has written (:func:`read`); one whose answer is of no use is in doubt."""
         self._heard_at[url] = time.monotonic()
         self._doubted.add(url)
@@ -304,7 +305,7 @@ async def _wrong_with_answer(
     if (model := model or next(iter(names), None)) is None:
         hint = on_the_way(url)
         return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one{hint}"
-    trial = request(config, model, "Say yes.", TRIAL_TOKENS)
+    trial = chat_body(config, model, "Say yes.", TRIAL_TOKENS)
     said = await asyncio.wait_for(sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s)
     *_, last = read(said, SimpleNamespace(), config)
     if isinstance(last, RefinerRequestError):
@@ -344,7 +345,7 @@ def is_down(error: openai.APIStatusError) -> bool:
     return error.status_code >= 500 and error.status_code != 501
 
 
-def request(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+def chat_body(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
     """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
     if config.samples > 1:
         more["n"] = config.samples
@@ -353,7 +354,7 @@ def request(config: External, model: str, content: str, max_new_tokens: int, **m
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Any, config: External) -> list[Written]:
+def read(said: bytes, bill: Any, config: External) -> list[Choice]:
     """Return thought and text of each of a server's answers, and whether it came to its end.
 
     A content of several parts is their texts. vLLM calls a thought ``reasoning_content``, later ``reasoning``.
@@ -391,7 +392,7 @@ def read(said: bytes, bill: Any, config: External) -> list[Written]:
     return [*written, *[lacking] * (config.samples - len(written))]
 
 
-def _written(choice: Any, key: str) -> Written:
+def _written(choice: Any, key: str) -> Choice:
     """Return what one choice of a server's answer holds, or why it is of no use."""
     try:
         message, reason = choice["message"], choice["finish_reason"]

@@ -131,7 +131,7 @@ class Bench:
         rows: Sequence[Mapping[str, Any]],
         chosen: Sequence[int],
         refiners: Mapping[str, Refiner],
-        num_samples: int,
+        max_answers: int,
         known: Callable[[int], Mapping[int, Mapping[str, Any]]] = lambda row: {},
     ) -> AsyncIterator[Problem]:
         """Yield each of the chosen rows as soon as every refiner has refined its answers.
@@ -140,19 +140,19 @@ class Bench:
             rows: A data set in verl's schema.
             chosen: The numbers of the rows.
             refiners: The variants of the refiner, by name.
-            num_samples: The largest number of answers to each row.
+            max_answers: The largest number of answers to each row.
             known: A function that returns the rewarded answers to a row by number, as fields of their rollouts.
         """
         most = (self.engine or Engine).max_requests
-        places = asyncio.Semaphore(max(1, 2 * most // num_samples))  # of problems: no engine is idle
+        places = asyncio.Semaphore(max(1, 2 * most // max_answers))  # of problems: no engine is idle
 
         async def one(index: int) -> Problem:
             async with places:
-                group = await self.answer(rows[index], index, num_samples, known(index))
+                group = await self.answer(rows[index], index, max_answers, known(index))
                 refined = {}
                 for way, refiner in refiners.items():
                     refined[way] = await refiner.refine_group(group)
-                    self.on_progress(num_answers(rows[index], num_samples))
+                    self.on_progress(num_answers(rows[index], max_answers))
                 return index, group, refined
 
         tasks = [asyncio.create_task(one(index)) for index in chosen]
@@ -165,28 +165,28 @@ class Bench:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def answer(
-        self, row: Mapping[str, Any], group: int, num_samples: int, known: Mapping[int, Mapping[str, Any]]
+        self, row: Mapping[str, Any], group: int, max_answers: int, known: Mapping[int, Mapping[str, Any]]
     ) -> list[Rollout]:
         """Draw the answers to a row in verl's schema, or take the user's own, and reward them."""
         messages, given = list(row["prompt"]), row.get(GIVEN)
-        samples = range(num_answers(row, num_samples))
+        answers = range(num_answers(row, max_answers))
         try:
             chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
         except Exception as error:  # such as of a template that knows no system prompt
-            self.failed += [f"row {group}: {type(error).__name__}: {error}"] * len(samples)
-            self.on_progress(len(samples))
+            self.failed += [f"row {group}: {type(error).__name__}: {error}"] * len(answers)
+            self.on_progress(len(answers))
             return []
         request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
         common: dict[str, Any] = {"messages": messages, "prompt_ids": prompt_ids, "request": request}
 
-        async def one(sample: int) -> Rollout | None:
-            key = f"{group}_{sample}_0"
-            if sample in known:
-                return Rollout(key=key, **common, **known[sample])
+        async def one(number: int) -> Rollout | None:
+            key = f"{group}_{number}_0"
+            if number in known:
+                return Rollout(key=key, **common, **known[number])
             try:
                 if given is not None:
-                    ids = [*self.tokenizer.encode(given[sample], add_special_tokens=False), self.turn_end.of([])]
+                    ids = [*self.tokenizer.encode(given[number], add_special_tokens=False), self.turn_end.of([])]
                 elif len(prompt_ids) < self.max_model_len:
                     ids = await self._write(prompt_ids)
                 else:
@@ -202,12 +202,12 @@ class Bench:
             self.on_answer(rollout)
             return rollout
 
-        async def counted(sample: int) -> Rollout | None:
-            rollout = await one(sample)
+        async def counted(number: int) -> Rollout | None:
+            rollout = await one(number)
             self.on_progress(1)
             return rollout
 
-        return [one for one in await asyncio.gather(*map(counted, samples)) if one is not None]
+        return [one for one in await asyncio.gather(*map(counted, answers)) if one is not None]
 
     async def _write(self, prompt_ids: list[int]) -> list[int]:
         assert self.engine is not None, "all answers are given"

@@ -60,7 +60,7 @@ class Replicas(Asker[list[int]]):
     num_samples: int
 
     async def begin(self, attempt: Attempt, account: Account) -> Sequence[list[int] | RefinerRequestError]:
-        """Return the first part of each sample: the thought of a refiner that thinks, or all of it.
+        """Return the beginning of each sample: the thought if the refiner thinks, else the whole sample.
 
         A thought that is not closed may be an answer without one, so it may be as long as an answer.
         """

@@ -1,6 +1,6 @@
-"""Which responses are worth a refinement where only so many tokens may be spent on it (``refiner.budget``).
+"""Which responses of a step are refined if refining may take a share of all tokens only (``refiner.budget``).
 
-The driver decides, after the rollout: it knows the rewards of all groups, and what became of earlier refinements.
+The driver chooses them after the rollout, since it knows the rewards of all groups and the results of earlier steps.
 """
 
 import json
@@ -17,30 +17,33 @@ from recipe.online_refiner.method.pairs import SKIPPED, Pair, luck
 logger = logging.getLogger(__name__)
 
 FORGET = 0.9
-"""What a step leaves of the counts of earlier ones."""
+"""The share of the earlier counts that is left after a step."""
 NUM_BANDS = 8
-"""Bands of reward in which kinds are counted, at most: nobody knows the scale of a reward function."""
+"""The most bands into which rewards are divided: the scale of a reward function is not known."""
 NUM_FIRST = 4
-"""Refinements of the first step, at most: they may cost many times what responses do."""
+"""The most refinements in the first step: each may cost many times as many tokens as a response."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Kind:
-    """What is known of the refinements of responses of one kind."""
+    """How one kind of response was refined in the last steps; each step counts FORGET times as much as the next one."""
 
     asked: float = 0.0
+    """Responses that were chosen."""
     accepted: float = 0.0
+    """Refinements that were accepted."""
     tokens: float = 0.0
+    """Tokens that the refiner generated."""
 
     @property
     def chance(self) -> float:
-        """Share of accepted refinements; one half where nothing is known."""
+        """The expected share of accepted refinements; one half if the kind was never tried."""
         return (self.accepted + 1) / (self.asked + 2)
 
 
 @dataclass(slots=True, kw_only=True)
 class Rollouts:
-    """The responses of a step: what is known before they are refined."""
+    """The responses of a step, by row, before they are refined."""
 
     rewards: Mapping[int, float]
     """The reward of each row."""
@@ -49,18 +52,18 @@ class Rollouts:
     solved: Collection[int]
     """Rows whose reward cannot improve."""
     num_tokens: int
-    """Tokens of all responses."""
+    """The number of tokens of all responses."""
     most: Mapping[str, int | None] = field(default_factory=dict)
-    """Refinements of a group, at most (``refiner.max_refinements_per_group``)."""
+    """The most refinements of a group, by group (``refiner.max_refinements_per_group``); None: no limit."""
     step: int = 0
-    """The number of the step, which breaks ties together with the key."""
+    """The number of the step, which breaks ties together with the key of a row."""
     keys: Mapping[int, str] = field(default_factory=dict)
-    """The key of each row in the queue; a row without one is known by its number."""
+    """The key of each row in the queue; for a row without a key, its number is used."""
 
     def kinds(self) -> dict[int, str]:
-        """Return the kind of each response that can improve: band of reward; group with a solved response or not."""
+        """Return the kind of each response that can improve: its band of reward, and whether its group is solved."""
         lucky = {self.groups[row] for row in self.solved}
-        known = {row: reward for row, reward in self.rewards.items() if not math.isnan(reward)}  # none is above NaN
+        known = {row: reward for row, reward in self.rewards.items() if not math.isnan(reward)}  # nothing improves NaN
         rewards = {row: reward for row, reward in known.items() if row not in self.solved}
         return {
             row: f"{band}{', one solved' if self.groups[row] in lucky else ', none solved'}"
@@ -68,15 +71,15 @@ class Rollouts:
         }
 
     def luck(self, row: int) -> float:
-        """Return a number that breaks ties: rows are in the order of ranks, and of lengths in each of them."""
+        """Return a number that breaks ties. Rows cannot: they are ordered by rank and, within each rank, by length."""
         return luck(self.step, self.keys.get(row, row))
 
 
 def bands(rewards: Mapping[int, float]) -> dict[int, str]:
-    """Return the band of each row's reward: the reward itself, or the eighth of the step's rewards in which it is.
+    """Return the band of each row's reward: the reward itself, or the eighth of the step's rewards that holds it.
 
-    Rewards with the same six digits are equal. There are NUM_BANDS bands at most, so rewards of more values are
-    known by their rank: the middle of the ranks of all equal ones.
+    Rewards that agree in six digits count as equal. If there are more than NUM_BANDS values, a reward's rank decides
+    the band; equal rewards share the middle of their ranks.
 
     Example: ``bands({3: -1.0, 5: -0.0})`` is ``{3: "-1.0", 5: "0.0"}``; of 80 rewards that all differ, the ten lowest
     are in ``"eighth 1"``.
@@ -91,27 +94,28 @@ def bands(rewards: Mapping[int, float]) -> dict[int, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Chooses responses like those whose refinements were accepted lately, at the fewest tokens for an accepted one.
+    """Chooses the responses whose refinements are expected to cost the fewest tokens per accepted refinement.
 
-    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again. The
-    first step tries NUM_FIRST kinds, once each, to see what a refinement costs.
+    The expectation comes from the refinements of the same kind of response in earlier steps. A kind that was never
+    tried, or not for long, is expected to be accepted every second time, so it is tried again. The first step tries
+    NUM_FIRST kinds, once each, to see what a refinement costs.
 
-    Example: with a share of 0.1, a step whose responses have 9,000 tokens has 1,000 for refinements. What it leaves or
-    spends too much the next one has more or less.
+    Example: with a share of 0.1, a step whose responses have 9,000 tokens has 1,000 for refinements. The next step has
+    more if some of these are left, and fewer if the step took too many.
     """
 
     share: float
-    """Of all generated tokens."""
+    """The share of all generated tokens that refinements may take."""
     saved: float = 0.0
-    """Tokens that the steps so far have left, a step's at most, or for a refinement that costs more; below 0 if they
-    were longer than expected."""
+    """The tokens that earlier steps have left; below 0 if they took too many. :meth:`observe` bounds it."""
     kinds: dict[str, Kind] = field(default_factory=dict)
+    """The counts of each kind of response."""
 
     def choose(self, rollouts: Rollouts) -> set[int]:
         """Return the rows to refine.
 
-        Among rows that are as likely to pay, each group has its first before one has its second: that with the lowest
-        reward.
+        Among rows with the same expectation, each group gets its first refinement before any group gets a second one,
+        lowest rewards first.
         """
         names = rollouts.kinds()
         usual = self._usual_cost(rollouts)
@@ -137,7 +141,7 @@ class Budget:
         return {*[*first_of_kind.values()][:NUM_FIRST]}
 
     def expected(self, rollouts: Rollouts, rows: Collection[int] | None = None) -> float:
-        """Return how many acceptances are expected of rows, or of all responses that can improve."""
+        """Return the expected number of acceptances among ``rows``; None: among all responses that can improve."""
         kinds = rollouts.kinds()
         return sum(self.kinds.get(kinds[row], Kind()).chance for row in (kinds if rows is None else rows))
 
@@ -147,10 +151,10 @@ class Budget:
         return self.expected(rollouts, chosen) / whole if whole else 1.0
 
     def observe(self, rollouts: Rollouts, pairs: Mapping[int, Pair]) -> None:
-        """Take note of what became of the chosen responses of a step, ``pairs``.
+        """Count the results of a step's chosen responses, ``pairs``, by row.
 
-        One that brought nothing counts as a failure at the usual cost: what a lost request took nobody knows, and a
-        response that cannot be refined must not look cheap.
+        A refinement that failed without generating tokens counts at the usual cost: the cost of a lost request is not
+        known, and a response that cannot be refined must not look cheap.
         """
         names, usual, allowance = rollouts.kinds(), self._usual_cost(rollouts), self._allowance(rollouts)
         for kind in self.kinds.values():
@@ -158,30 +162,30 @@ class Budget:
         self.saved += allowance
         for row, pair in pairs.items():
             cost, kind = float(pair.num_generated_tokens), self.kinds.setdefault(names[row], Kind())
-            if not cost and not pair.verdict.is_scored:  # what is scored without any was drawn for another response
+            if not cost and not pair.verdict.is_scored:  # a scored one without tokens shares another one's
                 cost = usual
             kind.asked += 1
             kind.accepted += pair.is_accepted
             kind.tokens += cost
             if pair.verdict not in SKIPPED:
                 self.saved -= cost
-        self.saved = min(max(allowance, usual), self.saved)  # what is not wanted is not kept for ever
+        self.saved = min(max(allowance, usual), self.saved)  # or unused tokens would add up
 
     def _allowance(self, rollouts: Rollouts) -> float:
         return rollouts.num_tokens * self.share / (1 - self.share)
 
     def _usual_cost(self, rollouts: Rollouts) -> float:
-        """Return the tokens of a refinement: so far, or of a response where nothing is known."""
+        """Return the mean tokens of a refinement so far; of a response if there was no refinement."""
         asked, tokens = (sum(getattr(kind, name) for kind in self.kinds.values()) for name in ("asked", "tokens"))
         return tokens / asked if asked else rollouts.num_tokens / max(1, len(rollouts.rewards))
 
     def save(self, path: Path) -> None:
-        """Write what a resumed run needs."""
+        """Write the state that a resumed run reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read what :meth:`save` wrote; without it, or with another share, all begins again, and a line says so."""
+        """Read the state that :meth:`save` wrote; if it is missing or of another share, warn and begin anew."""
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known.get("share") != self.share:
             logger.warning("refiner.budget=%g learns anew: %s is of %s", self.share, path, known.get("share", "no run"))

@@ -1,4 +1,4 @@
-"""The refine stage of one prompt: which of its responses are refined, and what becomes of each."""
+"""The refine stage for one prompt: choose responses, refine them, and return a result for each response."""
 
 import asyncio
 import contextlib
@@ -36,9 +36,9 @@ class Refiner:
     turn_end: TurnEnd
     score: Score
     max_model_len: int
-    """Context length of the refiner, in tokens."""
+    """The context length of the refiner, in tokens."""
     max_response_tokens: int
-    """Longest response of the policy, all turns of a session; one of a single turn may be refined to a longer one."""
+    """The longest response of the policy in tokens, all turns together. A response of one turn may become longer."""
     companion: Companion = field(default_factory=Companion)
     """What the constraint asks of the reference model beside refinements."""
     scores_leaks: bool = False

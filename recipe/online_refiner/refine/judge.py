@@ -1,4 +1,4 @@
-"""From a refined response to its verdict: what is of no use, what repeats the response, leaks, the reward, the gate."""
+"""From a refined response to its verdict: it may be useless, a repetition or a leak; else it is rewarded and gated."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.answer import Answer
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
-"""Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
+"""A function that rewards a response, given as token ids, exactly as the rollout's own response was rewarded."""
 
 BY_SESSION = ("__num_turns__", "tool_extra_fields")
 """Fields in which the reward requests of a group may differ, beside numbers of sessions and token ids."""
@@ -37,7 +37,7 @@ class Judge:
     """Whether a rejected leak is rewarded all the same, so that somebody can see what the rule costs."""
 
     async def judge(self, attempt: Attempt, answer: Answer, asked: AskedOnce) -> Refinement:
-        """Return the refinement with its verdict; equal answers to the requests of a group are rewarded once."""
+        """Return the refinement with its verdict. Equal refinements in a group are rewarded once."""
         rollout, ids = attempt.rollout, answer.token_ids
         if answer.failure or len(ids) > attempt.most_tokens:  # the token that ends it may be one too many
             return Refinement(verdict=Verdict(answer.failure or Verdict.TRUNCATED), text=answer.text)

@@ -24,9 +24,9 @@ class Preparation:
     prompt: RefinerPrompt
     language: Language
     max_model_len: int
-    """Context length of the refiner, in tokens."""
+    """The context length of the refiner, in tokens."""
     max_response_tokens: int
-    """Longest response of the policy in tokens, all turns of a session."""
+    """The longest response of the policy in tokens, all turns of a session together."""
 
     async def attempt(self, rollout: Rollout, rollouts: list[Rollout]) -> Attempt | Verdict:
         """Return what is asked about a response of a group, or the verdict by which it is skipped."""

@@ -19,7 +19,7 @@ class ReferenceModel:
     client: RefinerClient
     language: Language
     max_model_len: int
-    """Context length of the reference model, in tokens."""
+    """The context length of the reference model, in tokens."""
 
     @property
     def tokenizer(self) -> Any:

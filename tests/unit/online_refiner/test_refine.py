@@ -31,7 +31,7 @@ from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
-from refiner_worker.external import request
+from refiner_worker.external import chat_body
 from refiner_worker.prompts import InPlacePrompt
 from refiner_worker.text.turn_end import TurnEnd
 
@@ -513,7 +513,7 @@ def test_who_shares_an_answer_is_told_by_what_is_sent(
 ) -> None:
     keys: dict[str, Any] = {"placement": "external", "url": "http://host/v1", "extra_body": extra_body}
     settings = config(temperature=temperature, **keys)
-    body = request(settings, "m", "x", 8)["extra_body"]  # type: ignore[arg-type]
+    body = chat_body(settings, "m", "x", 8)["extra_body"]  # type: ignore[arg-type]
     assert settings.is_greedy is is_greedy is (body.get("temperature") == 0)
     if is_greedy:
         with pytest.raises(ValueError, match="all are the same; set refiner"):
