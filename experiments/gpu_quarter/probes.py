@@ -11,12 +11,12 @@ NUM_ROUNDS = 3
 
 
 def compare_log_probs(num_tokens: int, vocabulary: int) -> dict[str, Any]:
-    """Compute log-probs and gradients of packed logits by verl's loop and by ``recipe.without_flash_attn``."""
+    """Compute log-probs and gradients of packed logits by verl's loop and by ``without_flash_attn.py``."""
     import torch
     from verl.utils import torch_functional
 
     loop = torch_functional.logprobs_from_logits_v2
-    from recipe.without_flash_attn import log_probs_of_labels
+    from recipe.online_refiner.verl_glue.without_flash_attn import log_probs_of_labels
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

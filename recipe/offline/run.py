@@ -225,7 +225,7 @@ def make_bench(arguments: argparse.Namespace, journal: Journal, *, has_engine: b
 
     The seed differs from that of an earlier start, with which the engine would draw the same answers again.
     """
-    from recipe.preflight.files import read_tokenizer  # here: it imports Ray
+    from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer  # here: it imports Ray
     from refiner_worker.text.turn_end import read_turn_end
 
     reward = reward_of(arguments.reward)

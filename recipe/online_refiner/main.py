@@ -5,11 +5,8 @@
 Compose the config, check it, run verl. ``dry_run=true`` stops after the checks and prints the plan.
 """
 
-import contextlib
-import copy
 import functools
 import gc
-import io
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -79,8 +76,8 @@ def main(config: DictConfig) -> None:
 def _train_or_say_why(config: DictConfig, says: Callable[[str], str]) -> None:
     """Train; an error with a cause that a user can remove ends the run with one line and exit code 1."""
     gc.enable()
-    with ends_at_signals(says):  # here: they import Ray and the trainer, which takes seconds
-        from recipe.online_refiner.verl_glue import task_runner  # noqa: F401
+    with ends_at_signals(says):  # here: it imports Ray and the trainer, which takes seconds
+        from recipe.online_refiner.verl_glue.task_runner import train
 
     try:
         with ends_ray_at_signals(says), CONSOLES[config.console](config):
@@ -219,16 +216,18 @@ def prepare(config: DictConfig) -> str:
     run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right.
     quieten(config)
-    from recipe.online_refiner.plan import make_plan
-    from recipe.preflight import checkpoints, inputs, machine, models, names, trials  # noqa: F401  # most for their rules
-    from recipe.preflight.cautions import cautions
-    from recipe.preflight.files import Files
+    from recipe.online_refiner.verl_glue.model_configs import plan_run
+    from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401  # most for their rules
+    from recipe.online_refiner.verl_glue.preflight.cautions import cautions
+    from recipe.online_refiner.verl_glue.preflight.files import Files
+    from recipe.online_refiner.verl_glue.preflight.validation import let_verl_check
+    from recipe.preflight import machine  # noqa: F401  # most for their rules
 
     run.files = Files(config)
     check(run, "machine")
     check(run, "files")
-    _validate(config)
-    run.plan = make_plan(config, blocks, tokenizer=run.files.tokenizer)
+    let_verl_check(config)
+    run.plan = plan_run(config, blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
     for line in filter(None, (caution_of_version(), *cautions(run))):
         print("warning:", line, file=sys.stderr)
@@ -236,35 +235,9 @@ def prepare(config: DictConfig) -> str:
     return f"{plan}\n\n{trials.shown_prompt(run)}" if config.dry_run and blocks.refines else plan
 
 
-def _validate(config: DictConfig) -> None:
-    """Let verl check its config, but for the rank of an adapter: that would import vLLM, which may not be here."""
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
-    model = config.actor_rollout_ref.model
-    if max(model.lora_rank, OmegaConf.select(model, "lora.rank") or 0) > 0:  # a rule of ours has checked it
-        config = copy.deepcopy(config)
-        OmegaConf.update(config.actor_rollout_ref.model, "lora.merge", True, force_add=True)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    for line in [line for line in said.getvalue().splitlines() if not line.startswith("[validate_config]")]:
-        print(line, file=sys.stderr)  # not that all is well
-
-
 def _absolute(path: str) -> str:
     """Return a path that holds in any working directory; a URL is left as it is."""
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def train(config: DictConfig) -> None:
-    """Run verl with this recipe's task runner."""
-    from verl.trainer.main_ppo import run_ppo
-    from verl.utils.device import auto_set_device
-
-    from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerTaskRunner
-
-    auto_set_device(config)
-    run_ppo(config, task_runner_class=OnlineRefinerTaskRunner)
 
 
 if __name__ == "__main__":

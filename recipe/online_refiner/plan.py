@@ -3,18 +3,16 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from verl.workers.config import HFModelConfig
-from verl.workers.rollout.utils import get_max_position_embeddings
+from omegaconf import DictConfig
 
+from recipe.online_refiner.config import megatron
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.config.replicas import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
+from recipe.online_refiner.config.replicas import model_config, replica_size, rollout_config
 from recipe.online_refiner.method.constraint import describe
-from recipe.online_refiner.verl_glue import megatron
-from recipe.preflight.rules import has_critic
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, table
 from refiner_worker.config import BY_SOURCE, External, RefinerConfig
@@ -24,9 +22,8 @@ from refiner_worker.text.thoughts import Thoughts, read_thoughts
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
 
-MODEL_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "critic.model.path"
-UNREADABLE = (OSError, ValueError, AssertionError, AttributeError)
-"""What verl raises of a model's config that it cannot read or change."""
+MODEL_KEY, REFINER_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "refiner.model_path", "critic.model.path"
+"""Keys of the paths of a run's models."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,22 +183,25 @@ def _notes_on_refining(config: DictConfig, blocks: RefinementConfig) -> list[str
     return said
 
 
-def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -> Plan:
-    """Derive the refiner's sizes; the tokenizer is the actor's and the refiner's.
+def make_plan(
+    config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, model_configs: Mapping[str, Any]
+) -> Plan:
+    """Derive the refiner's sizes.
 
-    Raises:
-        ValueError: If the reference model or its engine's settings cannot be read.
+    Args:
+        config: The whole config, composed.
+        blocks: This extension's part of it.
+        tokenizer: The tokenizer of the policy, which the refiner shares.
+        model_configs: Configs of the models by ``MODEL_KEY``, ``REFINER_KEY`` and, if one is trained, ``CRITIC_KEY``,
+            as Hugging Face's ``PretrainedConfig`` (``verl_glue/model_configs.py``).
     """
     refiner = blocks.refiner
-    model = model_config(config, refiner)
-    configs = _model_configs(config, refiner.model_path, model)
-    refiner_config = configs["refiner.model_path"]
-    # Of a model that is served elsewhere nobody knows it.
-    is_known = refiner.placement != "external"
-    max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
+    refiner_config = model_configs[REFINER_KEY]
+    # The context of a model that is served elsewhere is known only there.
+    max_positions = sys.maxsize if refiner.placement == "external" else _num_positions(refiner_config)
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, far = config.data.apply_chat_template_kwargs, refiner.own_servers
-    thoughts = _thoughts(config, blocks, tokenizer)
+    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
     prompts = {source: _prompt(config, one, tokenizer, thoughts, source) for source, one in refiner.sources.items()}
     prompt = _prompt(config, refiner, tokenizer, thoughts)
     hosted = [(refiner, prompt), *((one, prompts[name]) for name, one in refiner.sources.items() if name not in far)]
@@ -214,12 +214,6 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    for one, read in hosted if thoughts else []:
-        if read.max_tokens(lengths[0], 0) + one.longest_thought >= max_model_len:
-            raise ValueError(
-                f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, {max_model_len}; "
-                "set refiner.thought_length lower"
-            )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
@@ -230,42 +224,24 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         prompt=prompt,
         prompts=prompts,
         in_place_tokens=in_place_tokens,
-        refiner_model=model,
+        refiner_model=model_config(config, refiner),
         refiner_rollout=rollout,
         replica_size=replica_size(rollout),
         num_replicas=refiner.num_replicas or refiner_gpus // replica_size(rollout),
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
-        model_configs=configs,
-        policy_shape=shapes.read(configs[MODEL_KEY].to_dict()),
-        critic_shape=shapes.read(configs[CRITIC_KEY].to_dict()) if CRITIC_KEY in configs else None,
+        model_configs=dict(model_configs),
+        policy_shape=shapes.read(model_configs[MODEL_KEY].to_dict()),
+        critic_shape=shapes.read(model_configs[CRITIC_KEY].to_dict()) if CRITIC_KEY in model_configs else None,
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )
 
 
-def _model_configs(config: DictConfig, refiner_path: str, refiner_model: DictConfig) -> dict[str, Any]:
-    """Return the configs of policy, refiner and critic, by the keys of their paths; equal models are read once."""
-    model = config.actor_rollout_ref.model
-    configs = {MODEL_KEY: _hf_config(model, MODEL_KEY)}
-    configs["refiner.model_path"] = configs[MODEL_KEY]
-    if refiner_path != model.path:
-        configs["refiner.model_path"] = _hf_config(refiner_model, "refiner.model_path")
-    if has_critic(config):
-        configs[CRITIC_KEY] = _hf_config(config.critic.model, CRITIC_KEY)
-    return configs
-
-
-def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> Thoughts | None:
-    """Return how the models think, unless the run asks for what goes with no thought or with none that is known."""
-    refiner, settings = blocks.refiner, config.data.apply_chat_template_kwargs
-    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
-    if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
-        raise ValueError(
-            f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
-            "told from the thought; leave refiner.thoughts out"
-        )
-    return thoughts
+def _num_positions(found: Any) -> int:
+    """Return the tokens that a model can read, by its config or, of a multi-modal model, by that of its text part."""
+    own = getattr(found, "max_position_embeddings", None)
+    return int(found.text_config.max_position_embeddings if own is None else own)
 
 
 def _prompt(
@@ -299,44 +275,3 @@ def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:
     steps = config.trainer.v1.separate_async.parameter_sync_step
     synced = f"weights by {rollout.checkpoint_engine.backend} after {steps} updates"
     return ", ".join([own, *([f"beside {colocated}"] if config.actor_rollout_ref.hybrid_engine else []), synced])
-
-
-def _hf_config(model: DictConfig, key: str) -> Any:
-    """Return a model's config, read as verl's servers read it.
-
-    Raises:
-        ValueError: If it cannot be read, or does not say how long a context may be.
-    """
-    names = ("path", "trust_remote_code", "external_lib", *MODEL_SHAPE_KEYS)
-    block: Any = OmegaConf.to_container(model, resolve=True)
-    settings = {name: block[name] for name in names if name in block}
-    try:
-        return _read_config(settings)
-    except UNREADABLE as error:
-        reason = str(error).partition("\n")[0]
-    if (name := _wrong_override(settings)) is None:
-        raise ValueError(f"{key}={model.path}: {reason}")
-    raise ValueError(
-        f"{key.removesuffix('.path')}.override_config.{name}={settings['override_config'][name]}: verl cannot set it "
-        f"({reason}); write it into config.json of a copy of the model instead"
-    )
-
-
-def _wrong_override(settings: dict[str, Any]) -> str | None:
-    """Return the key of ``override_config`` without which a model's config can be read, if there is one."""
-    overrides = settings.get("override_config") or {}
-    for name in overrides:
-        others = {other: value for other, value in overrides.items() if other != name}
-        try:
-            _read_config({**settings, "override_config": others})
-        except UNREADABLE:
-            continue
-        return str(name)
-    return None
-
-
-def _read_config(settings: dict[str, Any]) -> Any:
-    """Return the config of a model of which verl's block has these settings."""
-    found = HFModelConfig(**settings, load_tokenizer=False).hf_config
-    get_max_position_embeddings(found)
-    return found

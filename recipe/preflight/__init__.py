@@ -1,4 +1,5 @@
-"""What a run will meet, tried before Ray starts: the machine, models, data, reward and checkpoint.
+"""What a rule is, and rules on the machine. Needs neither torch nor verl.
 
-Its modules add rules to those of ``recipe.online_refiner.config.checks``; most need verl.
+Rules that look at verl are in ``recipe.online_refiner.verl_glue.preflight``, those on the config alone in
+``recipe.online_refiner.config``.
 """

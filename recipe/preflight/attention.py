@@ -13,7 +13,7 @@ from omegaconf import DictConfig, open_dict
 from recipe.preflight.rules import has_critic, is_elsewhere
 
 FLASH, OWN = "flash_attention_2", "sdpa"
-LIBRARY = "recipe.without_flash_attn"
+LIBRARY = "recipe.online_refiner.verl_glue.without_flash_attn"
 """The module that workers import (``external_lib``), unless the model block names another one."""
 STRATEGIES = ("fsdp", "fsdp2")
 """verl's engines that train models of transformers."""

@@ -8,12 +8,9 @@ package; each has a case in a test.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
-
-if TYPE_CHECKING:  # it imports torch and verl
-    from recipe.preflight.files import Files
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 """The key of verl for the class that starts agent loop workers."""
@@ -27,8 +24,8 @@ class Run:
     """The whole config, composed."""
     blocks: Any
     """This extension's part of the config (``RefinementConfig``, not named here to avoid a circular import)."""
-    files: "Files" = field(init=False)
-    """The run's models, data and machine."""
+    files: Any = field(init=False)
+    """The run's models, data and machine (``Files`` of ``verl_glue/preflight/files.py``)."""
     plan: Any = field(init=False)
     """The sizes of the refiner (``Plan``)."""
 

@@ -4,9 +4,10 @@ import pytest
 from omegaconf import DictConfig
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.plan import make_plan
-from recipe.preflight import checkpoints, inputs, machine, models, names, trials  # noqa: F401  # their rules
-from recipe.preflight.files import Files
+from recipe.online_refiner.verl_glue.model_configs import plan_run
+from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401  # their rules
+from recipe.online_refiner.verl_glue.preflight.files import Files
+from recipe.preflight import machine  # noqa: F401  # their rules
 from recipe.preflight.rules import Run, check
 
 
@@ -16,7 +17,7 @@ def checked(config: DictConfig) -> Run:
     run.files = Files(config)
     check(run, "machine")
     check(run, "files")
-    run.plan = make_plan(config, run.blocks, tokenizer=run.files.tokenizer)
+    run.plan = plan_run(config, run.blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
     return run
 

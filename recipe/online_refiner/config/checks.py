@@ -9,9 +9,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from recipe.online_refiner.config import megatron
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
 from recipe.online_refiner.method.constraint import refusal_of
-from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
 from recipe.sizing.cuts import cuts
@@ -145,7 +145,7 @@ def numbers_are_possible(run: Run) -> str | None:
 
 @rule("config")
 def engine_can_train(run: Run) -> str | None:
-    """Platform, optimizer and adapters are those of the training engine (``verl_glue/megatron.py``)."""
+    """Platform, optimizer and adapters are those of the training engine (``config/megatron.py``)."""
     return megatron.refusal(run.config)
 
 
@@ -468,6 +468,25 @@ def refiner_reads_prompt_and_response(run: Run) -> str | None:
         f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response, or "
         f"the template alone) and {plan.max_positions} (what the reference model can read); leave it null to derive it"
     )
+
+
+@rule("sizes")
+def thought_leaves_room_for_an_answer(run: Run) -> str | None:
+    """The longest prompt and the longest thought of the refiner do not fill its context."""
+    plan, refiner = run.plan, run.blocks.refiner
+    if not run.blocks.refines or not plan.prompt.thoughts:
+        return None
+    prompts = {"refiner": (refiner, plan.prompt)}
+    for source, one in refiner.sources.items():
+        if source not in refiner.own_servers:
+            prompts[f"refiner.by_source.{source}"] = one, plan.prompts[source]
+    for key, (one, prompt) in prompts.items():
+        if prompt.max_tokens(run.config.data.max_prompt_length, 0) + one.longest_thought >= plan.max_model_len:
+            return (
+                f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, "
+                f"{plan.max_model_len}; set {key}.thought_length lower"
+            )
+    return None
 
 
 @rule("sizes")

@@ -10,6 +10,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.padding import response_from_nested
 
+from recipe.online_refiner.config.megatron import micro_batch_group
 from recipe.online_refiner.method.eq6 import NONE, charge
 from recipe.online_refiner.verl_glue.loss import (
     ONLY_RESPONSES,
@@ -22,7 +23,6 @@ from recipe.online_refiner.verl_glue.loss import (
     settings_of,
     with_refined_rows,
 )
-from recipe.online_refiner.verl_glue.megatron import micro_batch_group
 
 SCORED_COLUMNS = [
     "prompts",

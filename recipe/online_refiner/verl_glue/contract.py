@@ -138,15 +138,21 @@ HOOKS = [
     Hook(f"{AGENT_LOOP}:AgentLoopManager.agent_loop_workers_class", OF_STREAMING),
     Hook(f"{AGENT_LOOP}:AgentLoopManager.agent_loop_workers", OF_STREAMING),
     Hook(f"{AGENT_LOOP}:AgentLoopManager.config", OF_STREAMING),
-    Hook(f"{AGENT_LOOP}:_agent_loop_registry", "recipe.preflight.trials"),
-    Hook("verl.experimental.agent_loop.tool_parser:ToolParser._registry", "recipe.preflight.trials"),
-    Hook("verl.utils.dataset.rl_dataset:RLHFDataset.tool_schemas", "recipe.preflight.trials"),
+    Hook(f"{AGENT_LOOP}:_agent_loop_registry", "recipe.online_refiner.verl_glue.preflight.trials"),
+    Hook(
+        "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
+        "recipe.online_refiner.verl_glue.preflight.trials",
+    ),
+    Hook("verl.utils.dataset.rl_dataset:RLHFDataset.tool_schemas", "recipe.online_refiner.verl_glue.preflight.trials"),
     # ---- names that a config may have
-    Hook("verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY", "recipe.preflight.names"),
-    Hook("verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY", "recipe.preflight.names"),
-    Hook("verl.utils.tracking:Tracking.supported_backend", "recipe.preflight.names"),
-    Hook("verl.workers.engine.base:EngineRegistry._engines", "recipe.preflight.names"),
-    Hook("verl.workers.rollout.replica:RolloutReplicaRegistry._registry", "recipe.preflight.names"),
+    Hook("verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY", "recipe.online_refiner.verl_glue.preflight.names"),
+    Hook("verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY", "recipe.online_refiner.verl_glue.preflight.names"),
+    Hook("verl.utils.tracking:Tracking.supported_backend", "recipe.online_refiner.verl_glue.preflight.names"),
+    Hook("verl.workers.engine.base:EngineRegistry._engines", "recipe.online_refiner.verl_glue.preflight.names"),
+    Hook(
+        "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
+        "recipe.online_refiner.verl_glue.preflight.names",
+    ),
     # ---- rewards
     Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
     Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),
@@ -183,10 +189,14 @@ HOOKS = [
     Hook(f"{FSDP}:FSDPEngine.pad_to_length", OF_ENGINE),
     Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.verl_glue.stages"),
     Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
-    Hook("verl.utils.torch_functional:logprobs_from_logits_v2", "recipe.without_flash_attn", ("logits", "labels")),
+    Hook(
+        "verl.utils.torch_functional:logprobs_from_logits_v2",
+        "recipe.online_refiner.verl_glue.without_flash_attn",
+        ("logits", "labels"),
+    ),
     Hook(
         "verl.utils.model:load_valuehead_model",
-        "recipe.cpu_platform.patches",  # for GPUs without flash-attn as well (recipe/without_flash_attn.py)
+        "recipe.cpu_platform.patches",  # for GPUs without flash-attn as well
         ("local_path", "torch_dtype", "model_config", "trust_remote_code"),
     ),
     # ---- GPUs

@@ -16,8 +16,8 @@ from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.method.pairs import group_of
+from recipe.online_refiner.verl_glue import reward_managers
 from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
-from recipe.rewarding import managers
 from recipe.rewarding.answers import awaited, checked_score
 from refiner_worker.client import RunEndedError
 
@@ -35,7 +35,7 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
     """
 
     def _init_reward_fn(self) -> None:
-        managers.apply()
+        reward_managers.apply()
         super()._init_reward_fn()
 
     async def compute_score(self, data: DataProto) -> dict[str, Any]:

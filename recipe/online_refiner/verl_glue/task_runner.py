@@ -4,12 +4,13 @@ import logging
 
 import ray
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.device import auto_set_device
 
 from recipe.online_refiner.config.checks import STREAMING_MANAGER, load
 from recipe.online_refiner.verl_glue import patches
@@ -84,3 +85,9 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
 
 
 OnlineRefinerTaskRunner = ray.remote(TaskRunner)
+
+
+def train(config: DictConfig) -> None:
+    """Run verl with this extension's task runner."""
+    auto_set_device(config)
+    run_ppo(config, task_runner_class=OnlineRefinerTaskRunner)

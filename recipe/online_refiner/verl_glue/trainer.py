@@ -36,12 +36,13 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.metrics import EXTRA
-from recipe.online_refiner.plan import Plan, make_plan
+from recipe.online_refiner.plan import Plan
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 from recipe.online_refiner.verl_glue.hosting.memory import most_used_gb
 from recipe.online_refiner.verl_glue.hosting.start import Hosting
 from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
+from recipe.online_refiner.verl_glue.model_configs import plan_run
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects, rows_without
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -138,7 +139,7 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.role_worker_mapping[role] = ray.remote(ActorWorker)
         if self.blocks.hosts_refiner:
             run = Run(config=self.config, blocks=self.blocks)
-            self.plan = run.plan = make_plan(self.config, self.blocks, tokenizer=self.tokenizer)
+            self.plan = run.plan = plan_run(self.config, self.blocks, tokenizer=self.tokenizer)
             check(run, "sizes")  # a recipe of one's own may not have checked before
             self.hosting = Hosting(self.config, self.blocks, self.plan)
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)

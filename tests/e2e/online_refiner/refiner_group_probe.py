@@ -25,10 +25,10 @@ from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.pairs import Refinement, Rollout
-from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine.group import Refiner
 from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
 from recipe.online_refiner.verl_glue.loss import TOP_K
+from recipe.online_refiner.verl_glue.model_configs import plan_run
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
 from refiner_worker.prompts import RefinerPrompt
@@ -237,7 +237,7 @@ def main() -> None:
         config = compose("online_refiner", overrides=[f"actor_rollout_ref.model.path={model_path}", *OVERRIDES])
     blocks = load(config)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    plan = plan_run(config, blocks, tokenizer=tokenizer)
     ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
     pools = ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={})
     pools.create_resource_pool()

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from recipe.data_preparation.cache import wrong_with_cache
 from recipe.data_preparation.fields import Dropped, given
 from recipe.data_preparation.math_rows import math_row
-from recipe.preflight.files import Files
+from recipe.online_refiner.verl_glue.preflight.files import Files
 from reward import score
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from recipe.offline.journal import Journal
 from recipe.offline.run import config_of, found_in, read_data, reward_of
 from recipe.offline.shares import Found
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
-from recipe.preflight.files import read_tokenizer
+from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer
 from refiner_worker.client import RefinerRequestError
 from refiner_worker.text.turn_end import TurnEnd
 

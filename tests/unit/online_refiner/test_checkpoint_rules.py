@@ -12,8 +12,8 @@ from checked_run import checked, error_of
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed import checkpoint as distributed
 
-from recipe.preflight.cautions import cautions
-from recipe.preflight.checkpoints import Role, newest_whole, wrong_with_checkpoint
+from recipe.online_refiner.verl_glue.preflight.cautions import cautions
+from recipe.online_refiner.verl_glue.preflight.checkpoints import Role, newest_whole, wrong_with_checkpoint
 
 LATEST = "latest_checkpointed_iteration.txt"
 ACTOR = "actor_rollout_ref.actor"

@@ -14,9 +14,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import LARGEST_RANK, load, micro_batches_are_filled
+from recipe.online_refiner.config.megatron import layout
 from recipe.online_refiner.main import command
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
-from recipe.online_refiner.verl_glue.megatron import layout
 from recipe.preflight.rules import RULES, Run, rule_id
 from refiner_worker.config import External
 

@@ -27,7 +27,7 @@ from recipe.online_refiner.verl_glue.task_runner import ACTOR_IS_THERE
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
 """What a run uses on every platform."""
-ALSO = ("recipe/without_flash_attn.py", "recipe/cpu_platform/patches.py")
+ALSO = ("recipe/online_refiner/verl_glue/without_flash_attn.py", "recipe/cpu_platform/patches.py")
 """The same without classes of ours on verl's; importing the first changes verl."""
 MODULES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.main import command
-from recipe.online_refiner.plan import make_plan
-from recipe.preflight import trials
-from recipe.preflight.inputs import NEEDED
+from recipe.online_refiner.verl_glue.model_configs import plan_run
+from recipe.online_refiner.verl_glue.preflight import trials
+from recipe.online_refiner.verl_glue.preflight.inputs import NEEDED
 from recipe.preflight.rules import Run, check
 
 ACTOR = "actor_rollout_ref.actor"
@@ -107,6 +107,17 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
 def test_thoughts_that_cannot_be(config: DictConfig, changes: dict[str, Any], words: str) -> None:
     config.refiner = {**config.refiner, "thoughts": ["<think>", "</think>"], **changes}
     assert error_of(config).startswith(words)
+
+
+def test_a_template_that_opens_a_thought_leaves_no_answer_by_itself(config: DictConfig) -> None:
+    config.actor_rollout_ref.model.custom_chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: <think>\n{% endif %}"
+    )
+    config.refiner.thoughts = False
+    found = error_of(config)
+    assert found.startswith("refiner.thoughts=false, but the chat template begins each reply with <think>")
+    assert found.endswith("[thoughts-are-told-from-answers]")
 
 
 def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig, tmp_path: Path) -> None:
@@ -448,7 +459,7 @@ def test_more_pools_than_the_machine_has_gpus(
     config: DictConfig, overrides: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("recipe.preflight.files.read_ray_address", lambda _: None)
+    monkeypatch.setattr("recipe.online_refiner.verl_glue.preflight.files.read_ray_address", lambda _: None)
     for name, value in overrides.items():
         OmegaConf.update(config, name, value)
     found = error_of(config)
@@ -458,7 +469,7 @@ def test_more_pools_than_the_machine_has_gpus(
 
 def test_more_reserved_cpus_than_ray_has(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("recipe.preflight.files.read_ray_address", lambda _: None)
+    monkeypatch.setattr("recipe.online_refiner.verl_glue.preflight.files.read_ray_address", lambda _: None)
     units = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
     OmegaConf.update(config, units, 13)
     found = error_of(config)
@@ -539,7 +550,7 @@ def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 3, 2
     config.refiner.rollout = {"tensor_model_parallel_size": 2}
     run = Run(config=config, blocks=load(config))
-    run.plan = make_plan(config, run.blocks, tokenizer=AutoTokenizer.from_pretrained(run.blocks.refiner.model_path))
+    run.plan = plan_run(config, run.blocks, tokenizer=AutoTokenizer.from_pretrained(run.blocks.refiner.model_path))
     with pytest.raises(ValueError, match=r"\[replicas-fit\]$"):
         check(run, "sizes")
 

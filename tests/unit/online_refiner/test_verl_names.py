@@ -16,9 +16,9 @@ from transformers import Phi3Config
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.plan import notes
-from recipe.preflight import names
-from recipe.preflight.cautions import cautions
-from recipe.preflight.files import Files
+from recipe.online_refiner.verl_glue.preflight import names
+from recipe.online_refiner.verl_glue.preflight.cautions import cautions
+from recipe.online_refiner.verl_glue.preflight.files import Files
 from recipe.preflight.noise import LOGGERS, OF_MEGATRON, quieten
 from recipe.preflight.rules import RULES, Run, rule_id
 

@@ -16,7 +16,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.plan import make_plan
+from recipe.online_refiner.verl_glue.model_configs import plan_run
 
 
 def test_data_of_every_kind_that_verl_reads(config: DictConfig, tmp_path: Path) -> None:
@@ -61,24 +61,24 @@ def test_the_refiner_reads_its_model_as_the_actor_does(config: DictConfig, tiny_
     model = config.actor_rollout_ref.model
     blocks = load(config)
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    needed = make_plan(config, blocks, tokenizer=tokenizer).max_model_len
+    needed = plan_run(config, blocks, tokenizer=tokenizer).max_model_len
 
     model.hf_config_path, model.use_shm, config.refiner.max_model_len = str(tmp_path), True, 513
-    assert make_plan(config, load(config), tokenizer=tokenizer).max_positions == 512
+    assert plan_run(config, load(config), tokenizer=tokenizer).max_positions == 512
     OmegaConf.update(model, "override_config", {"max_position_embeddings": needed - 1}, force_add=True)
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    plan = plan_run(config, blocks, tokenizer=tokenizer)
     assert plan.max_model_len == needed - 1
     assert (plan.refiner_model.hf_config_path, plan.refiner_model.use_shm) == (str(tmp_path), True)
     assert plan.refiner_model.override_config == model.override_config
 
     shutil.copytree(tiny_llama, tmp_path / "other")
     config.refiner.model_path, config.refiner.max_model_len = str(tmp_path / "other"), None
-    plan = make_plan(config, load(config), tokenizer=tokenizer)
+    plan = plan_run(config, load(config), tokenizer=tokenizer)
     assert plan.max_model_len == needed, "another model is not what the actor's block describes"
     model.override_config = {"text_config": {"max_position_embeddings": 512}}
     config.refiner.model_path = model.path
     with pytest.raises(ValueError, match="override_config.text_config="):
-        make_plan(config, load(config), tokenizer=tokenizer)
+        plan_run(config, load(config), tokenizer=tokenizer)
 
 
 def test_the_refiners_engine_is_plain_where_the_policys_is_not(config: DictConfig) -> None:
@@ -86,12 +86,12 @@ def test_the_refiners_engine_is_plain_where_the_policys_is_not(config: DictConfi
     rollout.quantization, rollout.qat, rollout.enable_rollout_routing_replay = "fp8", {"enable": True}, True
     rollout.disaggregation.enabled, rollout.checkpoint_engine.backend = True, "nccl"
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    made = omega_conf_to_dataclass(make_plan(config, load(config), tokenizer=tokenizer).refiner_rollout)
+    made = omega_conf_to_dataclass(plan_run(config, load(config), tokenizer=tokenizer).refiner_rollout)
     assert (made.quantization, made.qat, made.enable_rollout_routing_replay) == (None, None, False)
     assert (made.disaggregation.enabled, made.checkpoint_engine.backend) == (False, "naive")
     config.refiner.rollout = {"quantization": "fp8"}
     with pytest.raises(ValueError, match="refiner.rollout.quantization is for servers that a trainer sends weights"):
-        make_plan(config, load(config), tokenizer=tokenizer)
+        plan_run(config, load(config), tokenizer=tokenizer)
 
 
 def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
@@ -114,6 +114,6 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
 def test_the_refiners_context_has_room_for_its_thought(config: DictConfig, tiny_llama: Path) -> None:
     thinker = AutoTokenizer.from_pretrained(tiny_llama)
     config.refiner.thoughts, config.refiner.thought_length = ["<think>", "</think>"], 40
-    longer = make_plan(config, load(config), tokenizer=thinker).max_model_len
+    longer = plan_run(config, load(config), tokenizer=thinker).max_model_len
     config.refiner.thought_length = 30
-    assert longer - make_plan(config, load(config), tokenizer=thinker).max_model_len == 10
+    assert longer - plan_run(config, load(config), tokenizer=thinker).max_model_len == 10

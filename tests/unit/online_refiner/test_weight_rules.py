@@ -22,8 +22,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from recipe.preflight import weights
-from recipe.preflight.cautions import cautions
+from recipe.online_refiner.verl_glue.preflight import weights
+from recipe.online_refiner.verl_glue.preflight.cautions import cautions
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 SIZES: dict[str, Any] = {

@@ -23,11 +23,11 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import load_extern_object
 from verl.utils.tokenizer import normalize_token_ids
 
-from recipe.preflight.files import one_line, wrong_with_extra_info
+from recipe.online_refiner.verl_glue.preflight.files import one_line, wrong_with_extra_info
+from recipe.online_refiner.verl_glue.reward_managers import load_checked_manager
 from recipe.preflight.rules import MANAGER_KEY, Run, rule
 from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
-from recipe.rewarding.managers import load_checked_manager
 from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
 
 try:

@@ -7,8 +7,14 @@ from typing import Any
 
 from verl.utils.fs import copy_to_local
 
+from recipe.online_refiner.verl_glue.preflight.weights import (
+    ADAPTER_FILES,
+    find_weights,
+    model_shapes,
+    shapes_of,
+    wrong_with_shapes,
+)
 from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
-from recipe.preflight.weights import ADAPTER_FILES, find_weights, model_shapes, shapes_of, wrong_with_shapes
 
 ADAPTER_KEY = "actor_rollout_ref.model.lora_adapter_path"
 WEIGHT_ENDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")

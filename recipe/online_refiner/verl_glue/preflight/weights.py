@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from verl.utils.model import get_hf_auto_model_class
 
-from recipe.preflight.files import one_line
+from recipe.online_refiner.verl_glue.preflight.files import one_line
 
 Shapes = dict[str, tuple[int, ...]]
 """The shapes of tensors, by name."""

@@ -4,7 +4,7 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig
 from verl.utils.fs import copy_to_local
 
-from recipe.preflight.models import without_weights
+from recipe.online_refiner.verl_glue.preflight.models import without_weights
 from recipe.preflight.rules import Run, has_critic
 from refiner_worker.text.turn_end import behind_a_reply, read_turn_end
 

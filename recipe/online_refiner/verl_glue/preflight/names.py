@@ -3,7 +3,7 @@
 There is no rule for settings that verl's workers refuse by themselves before they load a model.
 
 Names that a module of the user registers (``actor_rollout_ref.model.external_lib``, ``VERL_USE_EXTERNAL_MODULES``) are
-known by then, because :class:`~recipe.preflight.files.Files` and verl have imported the module.
+known by then, because ``Files`` and verl have imported the module.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from verl.utils.tracking import Tracking
 from verl.workers import engine
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from recipe.preflight.files import one_line
+from recipe.online_refiner.verl_glue.preflight.files import one_line
 from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
 from recipe.preflight.spelling import nearest, unknown
 

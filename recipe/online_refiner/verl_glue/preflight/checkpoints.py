@@ -13,9 +13,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.checkpoint.checkpoint_manager import get_checkpoint_tracker_filename
 
-from recipe.preflight.files import one_line
+from recipe.online_refiner.verl_glue.preflight.files import one_line
+from recipe.online_refiner.verl_glue.preflight.weights import find_weights, model_shapes, wrong_with_torch_file
 from recipe.preflight.rules import Run, has_critic, rule
-from recipe.preflight.weights import find_weights, model_shapes, wrong_with_torch_file
 from recipe.runs.files import BUDGET_FILE, ETA_FILE
 
 RESUME_MODES = ("auto", "disable", "resume_path")

@@ -5,11 +5,12 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from verl.utils.import_utils import load_module
 
-from recipe.preflight.files import SET_A_MODEL, one_line, wrong_with_extra_info
-from recipe.preflight.models import ADAPTER_KEY, models_of
+from recipe.online_refiner.verl_glue.preflight.files import SET_A_MODEL, one_line, wrong_with_extra_info
+from recipe.online_refiner.verl_glue.preflight.models import ADAPTER_KEY, models_of
 from recipe.preflight.rules import Run, has_critic, rule
 from refiner_worker.config import ALIKE, External
 from refiner_worker.keys import nearest
+from refiner_worker.text.thoughts import read_thoughts
 
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
@@ -245,3 +246,15 @@ def problems_can_be_rewarded(run: Run) -> str | None:
 def _steps_of_epochs(run: Run) -> int:
     """Return how many steps the epochs have, if no prompt is filtered away."""
     return int(run.files.num_prompts // run.config.data.train_batch_size * run.config.trainer.total_epochs)
+
+
+@rule("files")
+def thoughts_are_told_from_answers(run: Run) -> str | None:
+    """``refiner.thoughts=false`` needs a chat template that opens no thought."""
+    refiner, settings, tokenizer = run.blocks.refiner, run.config.data.apply_chat_template_kwargs, run.files.tokenizer
+    if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
+        return (
+            f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
+            "told from the thought; leave refiner.thoughts out"
+        )
+    return None
