@@ -9,27 +9,50 @@ from experiments.lab.arms import ALGORITHMS, LIKE, NONE, TUNED, Overrides, kl_in
 from experiments.lab.protocol import SEED_KEYS
 
 EXPERIMENT = "lab_sums"
-HELD_OUT = "val-core/reasoning_gym/chain_sum/acc/mean@4"
+NUM_ANSWERS = 2
+"""The answers to each held-out question in a validation."""
+HELD_OUT = f"val-core/reasoning_gym/chain_sum/acc/mean@{NUM_ANSWERS}"
 NUM_STEPS = 24
-VALIDATIONS = (0, 4, 8, 12, 16, 20, 24)
-END = (20, 24)
-"""The steps whose mean validation is a run's end: one validation of 280 answers has a standard error of 0.03."""
+VALIDATIONS = (6, 12, 18, 24)
+END = (18, 24)
+"""The steps whose mean validation is a run's end: a validation of 140 answers has a standard error of 0.04."""
 COMMON: Overrides = (
     f"trainer.total_training_steps={NUM_STEPS}",
-    "trainer.val_before_train=true",
-    "trainer.test_freq=4",
+    f"trainer.test_freq={VALIDATIONS[0]}",
     f"trainer.save_freq={NUM_STEPS}",
+    f"actor_rollout_ref.rollout.val_kwargs.n={NUM_ANSWERS}",
+    "trainer.val_before_train=false",  # START measures it, for all runs
     "trainer.resume_mode=disable",
     "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",  # what the log-loss is measured on
+    # A refinement may be as long as a response, and a second sample is greedy as a refinement is.
+    "refiner.response_length=${data.max_response_length}",
+    "refiner.temperature=0.0",
+    # CPUs that multiply matrices in bfloat16 do so four times as fast. The weights stay in float32, and since the
+    # rollout's log-probs differ from the actor's by more than in float32, the actor computes them again.
+    "actor_rollout_ref.rollout.dtype=bfloat16",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=bf16",
+    "algorithm.rollout_correction.bypass_mode=false",
+    # The backward pass of short rows takes a quarter less time than with sdpa.
+    "actor_rollout_ref.model.override_config.attn_implementation=eager",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
 )
-RATES = (2e-5, 5e-5, 1e-4, 2e-4)
-WIDER = (4e-4, 8e-4)
-"""The rates that are tried, one after the other, if static KL collapses at none of `RATES`."""
-CALIBRATION_SEED = 201
+NUM_HELD_OUT = 70
+START_ANSWERS = 8
+"""The answers to each held-out question that measure the reference model."""
+START: Overrides = (
+    "trainer.val_before_train=true",
+    "trainer.test_freq=-1",
+    "trainer.save_freq=-1",
+    "trainer.validation_data_dir=${run_dir}/validation",  # a run's metrics have no validation before training
+    f"actor_rollout_ref.rollout.val_kwargs.n={START_ANSWERS}",
+    "measure.num_kl_rollouts=0",
+)
+RATES = (5e-5, 1e-4, 2e-4, 4e-4, 8e-4)
+START_SEED, CALIBRATION_SEED = 200, 201
 CALIBRATION_KL = 0.01
 """The weight that tuning chose on this task at 2e-5 (results/lab_sums.yaml)."""
 KL_WEIGHTS = (0.01, 0.1, 1.0)
-TUNING_SEEDS = (211, 212)
 SEEDS = tuple(range(1, 9))
 
 
@@ -52,7 +75,7 @@ ARMS: dict[str, Overrides] = {
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A planned comparison of two arms by one outcome; `static_kl` is the weight that tuning chose."""
+    """A planned comparison of two arms by one outcome; `static_kl` is the weight that ends best."""
 
     outcome: str
     first: str
@@ -71,7 +94,10 @@ CONTRASTS = (
     Contrast("log_loss", "sft_1", "static_kl"),
 )
 Line = Mapping[str, Any]
-"""A run as it is committed: `run`, `arm`, `rate`, `seed`, `held_out` by step, `kl`, `log_loss`, `minutes`."""
+"""A run as it is committed: `run`, `arm`, `rate`, `seed`, `start` (the reference model's held-out share), `held_out`
+by step, `kl`, `log_loss`, `tokens` written and `cpu_s`."""
+Lines = Mapping[str, Sequence[Line]]
+"""The committed lines of each phase: `calibrate` and `final`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,67 +121,45 @@ class Job:
         return [f"experiment={EXPERIMENT}", *ALGORITHMS["grpo"], *COMMON, *ARMS[self.arm], rate, *seeds]
 
 
-def jobs_of(phase: str, lines: Mapping[str, Sequence[Line]]) -> list[Job]:
-    """Return the runs of a phase in their order.
+def next_run(lines: Lines) -> tuple[str, Job] | None:
+    """Return the phase and the first run that has no line; None if there is none, or no rate makes runs collapse."""
+    rate, missing = calibrate(lines["calibrate"])
+    if missing is not None:
+        return "calibrate", missing
+    if rate is None:
+        return None
+    known = {line["run"] for line in lines["final"]}
+    return next((("final", job) for job in final(rate) if job.name not in known), None)
 
-    Args:
-        phase: `calibrate`, `tune` or `final`.
-        lines: The committed lines of each phase.
 
-    Raises:
-        ValueError: If a phase before this one is not complete.
-    """
-    if phase == "calibrate":
-        rates = [*RATES, *wider(lines["calibrate"])]
-        return [Job(arm, rate, CALIBRATION_SEED) for rate in rates for arm in ("none", f"static_kl_{CALIBRATION_KL:g}")]
-    rate = chosen_rate(lines["calibrate"])
-    if phase == "tune":
-        return [Job(f"static_kl_{weight:g}", rate, seed) for seed in TUNING_SEEDS for weight in KL_WEIGHTS]
-    chosen_kl(lines["tune"])
+def final(rate: float) -> list[Job]:
+    """Return the runs of the final phase in their order."""
     return [Job(arm, rate, seed) for seed in SEEDS for arm in ARMS]
 
 
-def wider(lines: Sequence[Line]) -> list[float]:
-    """Return the rates beyond `RATES` that the calibration's rule asks for, given the runs that are complete."""
-    rates = [*RATES]
-    for rate in WIDER:
-        if len(_both(lines, rates[-1])) < 2 or any(all(_both(lines, lower)) for lower in rates):
-            break
-        rates.append(rate)
-    return rates[len(RATES) :]
+def calibrate(lines: Sequence[Line]) -> tuple[float | None, Job | None]:
+    """Return the lowest rate at which both calibration runs collapse, or else the run that is missing to find it.
 
-
-def _both(lines: Sequence[Line], rate: float) -> list[bool]:
-    """Return for each calibration run at a rate whether it collapsed."""
-    return [collapsed(line) for line in lines if line["rate"] == rate]
-
-
-def chosen_rate(lines: Sequence[Line]) -> float:
-    """Return the lowest rate at which both calibration runs collapse.
-
-    Raises:
-        ValueError: If calibration is not complete, or no rate makes both runs collapse.
+    At a rate at which static KL holds the run without a constraint decides nothing, so it is left out. Neither a rate
+    nor a run is returned if at no rate both runs collapse.
     """
-    for rate in (*RATES, *WIDER):
-        if len(_both(lines, rate)) < 2:
-            raise ValueError(f"{rate:g} has not been calibrated: run `python -m experiments.collapse calibrate` first")
-        if all(_both(lines, rate)):
-            return rate
-    raise ValueError(f"both calibration runs collapse at no rate up to {WIDER[-1]:g}: the experiment ends here")
+    known = {line["run"]: line for line in lines}
+    for rate in RATES:
+        for arm in (f"static_kl_{CALIBRATION_KL:g}", "none"):
+            job = Job(arm, rate, CALIBRATION_SEED)
+            if job.name not in known:
+                return None, job
+            if not collapsed(known[job.name]):
+                break
+        else:
+            return rate, None
+    return None, None
 
 
-def chosen_kl(lines: Sequence[Line]) -> str:
-    """Return the arm of static KL with the highest mean end in tuning; of equal ones the smallest weight.
-
-    Raises:
-        ValueError: If tuning is not complete.
-    """
-    ends = {f"static_kl_{weight:g}": list[float]() for weight in KL_WEIGHTS}
-    for line in lines:
-        ends[line["arm"]].append(end(line))
-    if any(len(values) < len(TUNING_SEEDS) for values in ends.values()):
-        raise ValueError("static KL has not been tuned: run `python -m experiments.collapse tune` first")
-    return max(ends, key=lambda arm: fmean(ends[arm]))
+def best_kl(lines: Sequence[Line]) -> str:
+    """Return the arm of static KL with the highest mean end; of equal ones the smallest weight."""
+    arms = [f"static_kl_{weight:g}" for weight in KL_WEIGHTS]
+    return max(arms, key=lambda arm: fmean(end(line) for line in lines if line["arm"] == arm))
 
 
 def end(line: Line) -> float:
@@ -165,9 +169,9 @@ def end(line: Line) -> float:
 
 def best(line: Line) -> float:
     """Return the highest held-out share of a run, that before training included."""
-    return max(line["held_out"].values())
+    return max(line["start"], *line["held_out"].values())
 
 
 def collapsed(line: Line) -> bool:
-    """Return whether a run ends below half of its best validation, or below the validation before training."""
-    return end(line) < best(line) / 2 or end(line) < line["held_out"]["0"]
+    """Return whether a run ends below half of its best validation, or below the reference model."""
+    return end(line) < best(line) / 2 or end(line) < line["start"]

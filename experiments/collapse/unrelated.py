@@ -6,8 +6,12 @@ The answers are greedy and at most 32 tokens long. They are committed, so every 
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))  # verl's wheel has a package of that name
+from get_smollm2 import chat_model  # noqa: E402
 
 ROOT = Path(__file__).parent
 PROMPTS, ANSWERS = ROOT / "prompts.txt", ROOT.parent / "results" / "collapse" / "unrelated.jsonl"
@@ -75,13 +79,11 @@ def read() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write the answers unless they are there, and print the reference model's own log-loss."""
-    from experiments.collapse.__main__ import reference_model
-
     if not ANSWERS.exists():
-        lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in answer(reference_model()))
+        lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in answer(chat_model()))
         ANSWERS.parent.mkdir(parents=True, exist_ok=True)
         ANSWERS.write_text("".join(lines), encoding="utf-8")
-    print(f"{log_loss(reference_model(), read()):.4f}")
+    print(f"{log_loss(chat_model(), read()):.4f}")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments.collapse import __main__ as runner
-from experiments.collapse import design, page, unrelated
+from experiments.collapse import design, page, runner, unrelated
 from experiments.collapse.design import ARMS, RATES, SEEDS, Job
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
@@ -18,28 +20,35 @@ from recipe.preflight.rules import Run, check
 CONFIG = str(Path(str(configs.__file__)).parent)
 OWN = Path(__file__).parents[3] / "experiments" / "config"
 SEARCHED = f"hydra.searchpath=['file://{os.environ['VERL_CONFIG']}',pkg://recipe.cpu_platform.config,'file://{OWN}']"
-GOOD, BAD = [0.1, 0.4, 0.5, 0.5], [0.1, 0.5, 0.1, 0.1]
+REAL = Path(__file__).parent / "collapse"
+"""The metrics of a real run of four steps with a validation after the last, and the first lines of that validation."""
+GOOD, BAD = [0.4, 0.5, 0.5, 0.5], [0.5, 0.4, 0.1, 0.1]
 
 
 def line(job: Job, shares: list[float]) -> dict[str, Any]:
-    held_out = dict(zip(("0", "4", "20", "24"), shares, strict=True))
+    held_out = dict(zip(map(str, design.VALIDATIONS), shares, strict=True))
     own = {"run": job.name, "arm": job.arm, "rate": job.rate, "seed": job.seed}
-    return {**own, "held_out": held_out, "kl": 1.0, "log_loss": 0.5, "step_minutes": 1.0}
+    return {**own, "start": 0.15, "held_out": held_out, "kl": 1.0, "log_loss": 0.5, "tokens": 9000, "cpu_s": 600}
 
 
-def calibrated(*failing: float, rates: tuple[float, ...] = RATES) -> list[dict[str, Any]]:
-    """Return the lines of a calibration in which both runs collapse at the failing rates."""
-    arms = ("none", "static_kl_0.01")
-    return [line(Job(arm, rate, 201), BAD if rate in failing else GOOD) for rate in rates for arm in arms]
+def calibrated(*failing: str) -> dict[str, list[Any]]:
+    """Return the lines of a calibration that goes on until it has chosen a rate, or found none."""
+    lines: dict[str, list[Any]] = {phase: [] for phase in page.PHASES}
+    while (job := design.calibrate(lines["calibrate"])[1]) is not None:
+        lines["calibrate"].append(line(job, BAD if job.name.split("-seed")[0] in failing else GOOD))
+    return lines
+
+
+FAILING = ("static_kl_0.01-lr0.0001", "none-lr0.0001")
 
 
 def complete() -> dict[str, list[Any]]:
-    lines: dict[str, list[Any]] = {"calibrate": calibrated(1e-4), "tune": [], "final": []}
-    lines["tune"] = [
-        line(job, GOOD if "_0.1-" in job.name else [0.1, 0.4, 0.4, 0.4]) for job in design.jobs_of("tune", lines)
-    ]
-    steady = {"sft_1", "second_sample_1"}
-    lines["final"] = [line(job, GOOD if job.arm in steady else BAD) for job in design.jobs_of("final", lines)]
+    """Return the lines of an experiment in which two arms hold and the others collapse."""
+    lines = calibrated(*FAILING)
+    while (following := design.next_run(lines)) is not None:
+        phase, job = following
+        shares = GOOD if job.arm in ("sft_1", "second_sample_1") else BAD
+        lines[phase].append(line(job, [0.5, 0.4, 0.11, 0.1] if job.arm == "static_kl_0.1" else shares))
     return lines
 
 
@@ -52,57 +61,81 @@ def test_every_arm_is_a_valid_configuration(arm: str) -> None:
     assert config.actor_rollout_ref.actor.optim.lr == 1e-4 and config.data.seed == 3
     assert config.trainer.total_training_steps == 24 and not config.algorithm.filter_groups.enable
     assert (config.refiner.template == "again") == (arm == "second_sample_1")
+    assert config.refiner.response_length == config.data.max_response_length
+    assert config.refiner.temperature == 0 and config.actor_rollout_ref.rollout.temperature == 1
+    steps = range(config.trainer.test_freq, 25, config.trainer.test_freq)
+    assert tuple(steps) == design.VALIDATIONS and design.VALIDATIONS[-2:] == design.END
 
 
 def test_phases_in_order() -> None:
-    nothing: dict[str, list[Any]] = {phase: [] for phase in page.PHASES}
-    assert len(design.jobs_of("calibrate", nothing)) == 8
-    with pytest.raises(ValueError, match="2e-05 has not been calibrated: run `python -m experiments.collapse cal"):
-        design.jobs_of("tune", nothing)
-    with pytest.raises(ValueError, match="static KL has not been tuned"):
-        design.jobs_of("final", {**nothing, "calibrate": calibrated(1e-4)})
-    final = design.jobs_of("final", complete())
-    assert [job.arm for job in final[: len(ARMS)]] == list(ARMS) and {job.seed for job in final} == set(SEEDS)
-    assert len({job.name for job in final}) == 72 and {job.rate for job in final} == {1e-4}
+    lines = complete()
+    assert [len(lines[phase]) for phase in page.PHASES] == [3, 72]
+    final = [Job(one["arm"], one["rate"], one["seed"]) for one in lines["final"]]
+    assert final == design.final(1e-4) and [job.arm for job in final[: len(ARMS)]] == list(ARMS)
+    assert [job.seed for job in final[:: len(ARMS)]] == list(SEEDS) and len({job.name for job in final}) == 72
+    lines["final"].pop(2)
+    assert design.next_run(lines) == ("final", Job("static_kl_0.1", 1e-4, 1)), "a run that was cut off begins anew"
 
 
 def test_the_lowest_rate_at_which_both_runs_collapse() -> None:
-    assert design.chosen_rate(calibrated(1e-4, 2e-4)) == 1e-4
-    one = [*calibrated()[:2], line(Job("none", 5e-5, 201), BAD), *calibrated()[3:]]
-    assert design.wider(one) == [4e-4]
-    assert design.wider(calibrated()[:3]) == [] == design.wider(calibrated(5e-5))
-    tried = (*RATES, 4e-4)
-    assert design.wider(calibrated(rates=tried)) == [4e-4, 8e-4]
-    assert design.wider(calibrated(4e-4, rates=tried)) == [4e-4]
-    with pytest.raises(ValueError, match="at no rate up to 0.0008: the experiment ends here"):
-        design.chosen_rate(calibrated(rates=(*tried, 8e-4)))
+    lines = calibrated(*FAILING, "static_kl_0.01-lr5e-05")["calibrate"]
+    names = ["static_kl_0.01-lr5e-05", "none-lr5e-05", "static_kl_0.01-lr0.0001", "none-lr0.0001"]
+    assert [one["run"] for one in lines] == [f"{name}-seed201" for name in names], "and no higher rate"
+    assert design.calibrate(lines) == (1e-4, None)
+    held = calibrated("none-lr0.0002")
+    assert [one["arm"] for one in held["calibrate"]] == ["static_kl_0.01"] * len(RATES), "static KL holds"
+    assert design.calibrate(held["calibrate"]) == (None, None) and design.next_run(held) is None
 
 
-@pytest.mark.parametrize(("shares", "collapses"), [(GOOD, False), (BAD, True), ([0.2, 0.2, 0.1, 0.2], True)])
+@pytest.mark.parametrize(("shares", "collapses"), [(GOOD, False), (BAD, True), ([0.2, 0.2, 0.1, 0.18], True)])
 def test_collapse(shares: list[float], collapses: bool) -> None:
     assert design.collapsed(line(Job("none", 1e-4, 1), shares)) == collapses
 
 
-def test_tables_from_lines(tmp_path: Path) -> None:
+def test_the_page_from_lines(tmp_path: Path) -> None:
     lines = complete()
     for phase, own in lines.items():
         (tmp_path / f"{phase}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in own))
-    text = page.tables(page.read(tmp_path))
-    assert "| `none` | 0.0001 | 8 | 1.000 | 0.500 | 0.100 | 1.000 | 0.500 |" in text
+    (tmp_path / page.START).write_text('{"solved": 0.15, "answers": 560}\n')
+    page.write(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "All 72 runs of the final phase are there." in text and "solves 0.150 of the held-out questions (560" in text
+    assert "| `none` | 0.0001 | 8 | 1.000 | 0.500 | 0.100 | 1.000 | 0.500 | 9000 | 600 |" in text
     assert "| collapsed: `sft_1` − `static_kl_0.1` | −1.000 | 0.0002 | 0.0014 |" in text
     assert "| end: `sft_1` − `second_sample_1` | +0.000 | 1.0000 | 1.0000 |" in text
-    assert "contrast" not in page.tables({**lines, "final": lines["final"][:-1]}), "not before all runs are there"
+    early = {**lines, "final": lines["final"][:-1]}
+    assert "71 of 72 runs" in page.text_of(early, None) and "| contrast |" not in page.text_of(early, None)
 
 
-def test_a_line_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"step": step, "kl_ref/k3": step, "timing_s/step": 30} for step in range(1, 9)]
-    rows = [{"step": 0, design.HELD_OUT: 0.1}, *rows, {"step": 9, design.HELD_OUT: 0.3}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "checkpoints" / "global_step_24" / "actor" / "huggingface").mkdir(parents=True)
+def test_a_line_of_a_real_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(REAL / "metrics.jsonl", tmp_path)
+    (tmp_path / "checkpoints" / "global_step_4" / "actor" / "huggingface").mkdir(parents=True)
     monkeypatch.setattr(unrelated, "log_loss", lambda folder, answers: 0.5)
-    found = runner.line_of(Job("none", 2e-5, 1), tmp_path)
-    assert found["run"] == "none-lr2e-05-seed1" and found["held_out"] == {"0": 0.1, "9": 0.3}
-    assert found["kl"] == 6 and found["step_minutes"] == 4 and found["log_loss"] == 0.5
+    found = runner.line_of(Job("sft_1", 2e-5, 999), tmp_path, start=0.12, steps=(4,))
+    assert found["run"] == "sft_1-lr2e-05-seed999" and found["held_out"] == {"4": pytest.approx(0.3857, abs=1e-4)}
+    assert (found["kl"], found["log_loss"], found["tokens"], found["start"]) == (0.0787, 0.5, 3848, 0.12)
+    with pytest.raises(ValueError, match=r"after the steps \[4\], where \[6, 12, 18, 24\] are planned: run the same"):
+        runner.line_of(Job("sft_1", 2e-5, 999), tmp_path, start=0.12)
+
+
+def test_the_share_of_a_real_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = REAL / "validation.jsonl"
+    monkeypatch.setattr(design, "NUM_HELD_OUT", 2)
+    assert runner.solved(path) == {"solved": 0.3125, "answers": 16}
+    cut = tmp_path / "0.jsonl"
+    cut.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match="has 15 answers, where 16 are planned: run the same command again"):
+        runner.solved(cut)
+
+
+def test_the_cpu_seconds_of_processes_below() -> None:
+    clock = runner.CpuClock()
+    spend = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", spend], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        assert clock.stop() >= 0.28, "which is counted in ticks of 10 ms, user and system apart"
+        job.communicate(b"\n")
 
 
 def test_the_committed_answers_are_those_to_the_prompts() -> None:
