@@ -60,20 +60,29 @@ def join(scratch: Path) -> Path:
     return file
 
 
+def folder(path: Path | None = None) -> Path:
+    """Fetch and convert the model unless it is there, and return its folder.
+
+    Raises:
+        ValueError: If it cannot be had.
+    """
+    path = path or default_folder(NAME)
+    if not (path / "config.json").exists():
+        print(f"fetching and converting {NAME} (once, some minutes) ...", file=sys.stderr)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            dequantise(join(Path(scratch)), path)
+    return path
+
+
 def main() -> None:
     """Print the folder."""
     parser = argparse.ArgumentParser(description=f"Write {NAME} as a Hugging Face folder.")
-    parser.add_argument("folder", type=Path, nargs="?", default=default_folder(NAME))
-    folder = parser.parse_args().folder
-    if not (folder / "config.json").exists():
-        print(f"fetching and converting {NAME} (once, some minutes) ...", file=sys.stderr)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            try:
-                dequantise(join(Path(scratch)), folder)
-            except ValueError as error:
-                raise SystemExit(f"get_qwen_coder: {error}") from error
-    print(folder)
+    parser.add_argument("folder", type=Path, nargs="?")
+    try:
+        print(folder(parser.parse_args().folder))
+    except ValueError as error:
+        raise SystemExit(f"get_qwen_coder: {error}") from error
 
 
 if __name__ == "__main__":

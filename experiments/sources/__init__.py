@@ -1,0 +1,1 @@
+"""Which source of better answers wins without training: four ways, at equal temperature and length."""
