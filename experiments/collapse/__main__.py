@@ -6,8 +6,9 @@
     python -m experiments.collapse rehearse    # a run of two steps, in runs/collapse alone: does all of it work?
 
 A complete run is one line in ``experiments/results/collapse/PHASE.jsonl``, and its folder is deleted; ``--commit``
-commits each line. The same command goes on after any interruption; a run that was cut off begins anew. Runs use one
-core, and are as nice as they can be. Ends with status 1 if a run failed.
+commits each line. The same command goes on after any interruption; a run that was cut off begins anew. Runs have
+one thread in each process, and are as nice as they can be. Ends with status 1 if a run failed, as it does where other
+work keeps Ray from starting within its 30 seconds: the same command tries again.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def main() -> int:
         {"status": status, "page": page.write}[arguments.command]()
         return 0
     os.nice(19)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ["OMP_NUM_THREADS"] = "1"
     if arguments.command == "rehearse":
         from experiments.collapse import runner
 
