@@ -118,16 +118,20 @@ def _opened(path: Path, option: str) -> BinaryIO:
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="online-refiner score", description="Score answers: programs by the APPS reward, or final answers."
+        prog="online-refiner score",
+        description="Score answers: programs by the APPS reward, or final answers.\n"
+        "Example: online-refiner score --problems tasks.jsonl --solutions answers.jsonl",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--problems", type=Path, required=True, help="JSON lines: problem_id, and input_output as in APPS or answer"
-    )
-    parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="run at once")
+    add = parser.add_argument
+    said = "JSON lines: problem_id, and input_output as in APPS or answer"
+    add("--problems", type=Path, required=True, metavar="FILE", help=said)
+    add("--solutions", type=Path, required=True, metavar="FILE", help="JSON lines: problem_id, response")
+    said = "answers at a time (default: the number of cores)"
+    add("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help=said)
     said = "seconds of one test, of all processors (default: %(default)s)"
-    parser.add_argument("--timeout", type=float, default=Limits().test_s, metavar="S", help=said)
-    parser.add_argument("--allow-unsafe", action="store_true", help="run where the machine isolates nothing")
+    add("--timeout", type=float, default=Limits().test_s, metavar="S", help=said)
+    add("--allow-unsafe", action="store_true", help="run where the machine isolates nothing")
     return parser.parse_args(argv)
 
 

@@ -47,6 +47,17 @@ Conversion = tuple[str, Iterator[Record], Build, dict[str, Lines]]
 """The default of --name, the records, the function that makes rows from them, and the lines of other files."""
 
 
+EXAMPLES = {
+    "rows": "questions.csv",
+    "apps": "codeparrot/apps",
+    "dialogue": "prompts.jsonl",
+    "math": "problems.jsonl",
+    "gsm8k": "openai/gsm8k",
+    "reasoning-gym": "--tasks chain_sum",
+}
+"""What follows the name of a source in the example of its help."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; return exit status 0, or 2 if an option or the data is wrong."""
     arguments = options().parse_args(argv)
@@ -79,7 +90,9 @@ def options() -> argparse.ArgumentParser:
     """Return the parser of all sources; each source sets ``read``, a function that returns its Conversion."""
     rows, source = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
     rows.add_argument("--name", help="data_source of the rows (default: verl's own rows keep theirs)")
-    rows.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet (default: 0.05)")
+    rows.add_argument(
+        "--val-fraction", type=float, default=0.05, metavar="X", help="share of rows in val.parquet (default: 0.05)"
+    )
     rows.add_argument(
         "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
     )
@@ -88,15 +101,27 @@ def options() -> argparse.ArgumentParser:
     source.add_argument(
         "--keep", type=_names, default=(), metavar="NAME,...", help="columns that extra_info gets, for your reward"
     )
-    parser = argparse.ArgumentParser(prog="online-refiner prepare", description="Write training data in verl's schema.")
+    parser = argparse.ArgumentParser(
+        prog="online-refiner prepare",
+        description="Write training data in verl's schema.\n"
+        "Example: online-refiner prepare rows questions.csv --output data",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     subparsers = parser.add_subparsers(required=True, metavar="SOURCE")
 
     def add(
         name: str, summary: str, read: Callable[[argparse.Namespace], Conversion], *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
         usage = f"online-refiner prepare {name} {'SOURCE ' if source in parents else ''}--output DIR [options]"
-        one = subparsers.add_parser(name, usage=usage, help=summary, description=summary, parents=list(parents))
-        one.add_argument("--output", type=Path, required=True, help="folder to write to; made if missing")
+        one = subparsers.add_parser(
+            name,
+            usage=usage,
+            help=summary,
+            description=f"{summary}\nExample: online-refiner prepare {name} {EXAMPLES[name]} --output data",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=list(parents),
+        )
+        one.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write to")
         one.set_defaults(read=read)
         return one
 
@@ -127,7 +152,7 @@ def options() -> argparse.ArgumentParser:
 def _add_columns(parser: argparse.ArgumentParser, build: Build) -> None:
     """Add the options that name columns; they set ``columns``, keyword arguments of the function that makes rows."""
     parser.add_argument(
-        "--question", type=_names, metavar="NAME,...", help="columns of the question, joined by blank lines"
+        "--question", type=_names, metavar="NAME,...", help="columns of the question, as in context,question"
     )
     parser.add_argument("--answer", metavar="NAME", help="column of the answer, as in target or labels.value")
     if build is own_row:
@@ -228,7 +253,7 @@ MATH = "DigitalLearningGmbH/MATH-lighteval"
 _ANSWERS: dict[str, Lines] = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
 _PROGRAMS: dict[str, Lines] = {"problems.jsonl": _problem_lines, "solutions.jsonl": _solution_lines}
 READ: dict[str, tuple[str, str, Build, dict[str, Lines]]] = {
-    "rows": ("questions and answers of a table, for a reward of your own", "rows", own_row, {}),
+    "rows": ("a table with columns question and answer, for a reward of your own", "rows", own_row, {}),
     "apps": ("programming problems with tests, as in APPS", "apps", apps_row, _PROGRAMS),
     "dialogue": ("dialogue prompts, to be rewarded by a model", "dialogue", dialogue_row, {}),
     "math": ("mathematical problems with an answer in a box, as in MATH", MATH, math_row, _ANSWERS),

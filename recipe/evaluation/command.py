@@ -30,12 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="online-refiner evaluate",
         usage="%(prog)s --model DIR [options] [evalplus option ...]",
-        description="pass@1 on HumanEval, HumanEval+, MBPP and MBPP+, by evalplus.",
+        description="pass@1 on HumanEval, HumanEval+, MBPP and MBPP+, by evalplus.\n"
+        "Example: online-refiner evaluate --model runs/export/apps_dapo",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model", required=True, metavar="DIR", help="or hub id")
+    parser.add_argument("--model", required=True, metavar="DIR", help="a model folder, or a hub id")
     parser.add_argument("--dataset", choices=DATA, nargs="+", default=list(DATA), help="default: both")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="what is there goes on (default: a new one)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="one there continues (default: a new folder)")
     arguments, options = parser.parse_known_args(argv)
     if find_spec("evalplus") is None:
         return _refuse(f"evalplus is not installed: {INSTALL}")

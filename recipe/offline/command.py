@@ -14,65 +14,91 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recipe.cpu_platform import prepare_vllm
+
+if TYPE_CHECKING:  # --help needs none of the packages that it imports
+    from recipe.offline.inputs import Asked
+
+TEMPLATES = Path(__file__).parents[2] / "refiner_worker" / "templates"
+"""The folder of the packaged templates."""
 
 
 def check() -> None:
     """Compare variants of the refiner before a run."""
     parser = parser_of("check", "Before a run: can a model refine its own answers, and with which template?")
-    parser.set_defaults(goes_on=False, problems=24, output=Path("check_refiner"), jsonl=True)
+    parser.set_defaults(goes_on=False, problems=24, output=Path("check_refiner"), jsonl=True, license=None)
     run(parser.parse_args())
 
 
 def refine() -> None:
     """Refine a data set."""
     parser = parser_of("refine", "Refine a data set's answers into files for SFT and preference training.")
+    parser.add_argument("--jsonl", action="store_true", help="write JSON lines, not parquet")
+    parser.add_argument("--license", metavar="NAME", help="of the data, for the card")
     parser.set_defaults(goes_on=True)
     run(parser.parse_args())
 
 
 def parser_of(command: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of the options that both commands share."""
+    names = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
     parser = argparse.ArgumentParser(
         prog=f"online-refiner {command}",
         usage="%(prog)s WAY... --model DIR --data FILE... [options]",
-        description=description,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
+        description=f"{description}\nWAY is a template, or TEMPLATE+CONTEXT as in general+feedback. Templates:\n"
+        f"{names}, or a file of your own.\n"
+        f"Example: online-refiner {command} general+feedback --model DIR --data rows.parquet",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
     )
     add = parser.add_argument
-    add("ways", nargs="+", metavar="WAY", help="template, or TEMPLATE+CONTEXT, as general+feedback")
-    add("--model", required=True, metavar="DIR", help="or hub id")
-    add("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet, verl's schema")
-    add("--output", type=Path, default=Path("refined"), metavar="DIR", help="default: %(default)s")
+    add("ways", nargs="+", metavar="WAY", help=argparse.SUPPRESS)  # the description explains it
+    add("--model", required=True, metavar="DIR", help="a model folder, or a hub id")
+    add("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet, as of online-refiner prepare")
+    add("--output", type=Path, default=Path("refined"), metavar="DIR", help="folder to write to (default: %(default)s)")
     add("--problems", type=int, default=0, metavar="N", help="rows of the data; 0: all (default: %(default)s)")
     add("--samples", type=int, default=4, metavar="N", help="answers to each problem (default: 4)")
-    add("--seed", type=int, default=0, metavar="N", help="of problems and answers")
-    add("--max-response-tokens", type=int, default=512, metavar="N", help="default: 512")
+    add("--seed", type=int, default=0, metavar="N", help="of problems and answers (default: 0)")
+    add("--max-response-tokens", type=int, default=512, metavar="N", help="of an answer (default: 512)")
     add("--max-new-tokens", type=int, default=512, metavar="N", help="of a refinement (default: 512)")
-    add("--max-model-len", type=int, default=2048, metavar="N", help="default: 2048")
+    add("--max-model-len", type=int, default=2048, metavar="N", help="of a prompt and answer (default: 2048)")
     add("--dtype", metavar="TYPE", help="of weights (default: float32 on CPUs)")
     add("--highest-reward", type=float, default=1.0, metavar="X", help="not refined (default: 1)")
-    add("--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl")
-    add("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the refiner's block")
-    add("--jsonl", action="store_true", help="JSON lines, not parquet (check: always)")
-    add("--license", metavar="NAME", help="of the data, for the card")
+    add(
+        "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="as my_reward:compute_score"
+    )
+    add("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the block refiner, as temperature=0.7")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command; a user's mistake prints one line and ends the process."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # errors only, if nobody has asked for more
-    from refiner_worker.client import RunEndedError
+    from recipe.offline.inputs import read_options
 
     try:
+        asked = read_options(arguments)
         prepare_vllm()
-        from recipe.offline.run import work  # after it: this imports verl
-
-        is_stopped = asyncio.run(work(arguments))
-    except (ValueError, OSError, RunEndedError) as error:
+        is_stopped = _work(arguments, asked)
+    except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:  # before there was anything to stop
         is_stopped = True
     raise SystemExit(130 if is_stopped else 0)
+
+
+def _work(arguments: argparse.Namespace, asked: "Asked") -> bool:
+    """Return whether Ctrl-C ended the work.
+
+    Raises:
+        ValueError: If something is wrong with the model, an earlier run's folder or the servers.
+    """
+    from recipe.offline.run import work  # these import verl and Ray, which takes seconds
+    from refiner_worker.client import RunEndedError
+
+    try:
+        return asyncio.run(work(arguments, asked))
+    except RunEndedError as error:
+        raise ValueError(str(error)) from error

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.verl_glue.contract import HOOKS, caution_of_version, faults_of_contract, version_of
+from recipe.preflight import needed  # noqa: F401  # for its rule
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preflight.rules import Run, check
@@ -58,6 +59,7 @@ def main(config: DictConfig) -> None:
         for key, values in OWN_KEYS.items():
             if config[key] not in values:
                 raise ValueError(unknown(key, config[key], [str(value).lower() for value in values]))
+        check(Run(config=config, blocks=None), "start")
         with ends_at_signals(says):
             _enter(config)
             begin(config, "checking config, data and models")
@@ -214,6 +216,7 @@ def prepare(config: DictConfig) -> str:
     if line := choose_attention(config):
         print(line, file=sys.stderr)
     run = Run(config=config, blocks=blocks)
+    check(run, "start")
     # They import torch and verl, which takes seconds: only after the config itself is right.
     quieten(config)
     from recipe.online_refiner.verl_glue.model_configs import plan_run

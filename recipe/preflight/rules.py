@@ -14,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 """The key of verl for the class that starts agent loop workers."""
+SET_A_MODEL = "set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct"
+"""The end of an error about a model that is not there."""
 
 
 @dataclass(kw_only=True)
@@ -30,10 +32,11 @@ class Run:
     """The sizes of the refiner (``Plan``)."""
 
 
-Kind = Literal["paths", "config", "machine", "files", "sizes"]
-"""The input of a rule: the config's own text, its blocks, the machine, files of models and data, or refiner sizes."""
+Kind = Literal["paths", "config", "start", "machine", "files", "sizes"]
+"""The kind of a rule, by what it reads: the config's own text, its blocks, a start with this config, the machine, files
+of models and data, or the refiner's sizes. Rules of the first three kinds import nothing that takes seconds."""
 Rule = Callable[[Run], str | None]
-RULES: dict[Kind, list[Rule]] = {"paths": [], "config": [], "machine": [], "files": [], "sizes": []}
+RULES: dict[Kind, list[Rule]] = {"paths": [], "config": [], "start": [], "machine": [], "files": [], "sizes": []}
 
 
 def rule(needs: Kind) -> Callable[[Rule], Rule]:

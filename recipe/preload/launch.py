@@ -36,7 +36,7 @@ def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> Non
         own = sys.orig_argv[1:]
         # Before the module or the script come Python's options, after it arguments, some of which may be read already.
         start = next((n for n, word in enumerate(own) if word in ("-m", sys.argv[0])), None)
-        if start is None:
+        if start is None or sys.argv[0] == "-c":
             words = " ".join(sys.argv[1:])
             sys.exit(
                 f"error: {sys.argv[0]} is called from another program, which cannot be started again with what "

@@ -12,8 +12,11 @@ def main(argv: list[str] | None = None) -> int:
     """Write the page and return an exit status."""
     parser = argparse.ArgumentParser(
         prog="online-refiner report",
-        description="Write one HTML file on one or several runs: curves, refinements and their tokens, and what the "
-        "numbers say. It opens without a network. Runs that differ in their seed only become one curve with its range.",
+        description="Write one HTML file on one or several runs: what their numbers say, curves,\n"
+        "refinements and their tokens. It opens without a network. Runs that differ only\n"
+        "in their seed become one curve with its range.\n"
+        "Example: online-refiner report runs/online_refiner/quickstart",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="a run's run_dir, also while it runs; or a URL")
     parser.add_argument(

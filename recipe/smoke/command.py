@@ -44,12 +44,20 @@ def result_of(case: Case, arguments: argparse.Namespace) -> tuple[Steps, list[st
 
 def main() -> None:
     """Run the smoke test."""
-    parser = argparse.ArgumentParser(prog="online-refiner smoke", description="Does a node have all that a run needs?")
-    parser.add_argument("--platform", default="gpu", choices=list(LIMITS))
-    parser.add_argument("--gpus", type=int, help="of this node; default: all, on the CPU 2 logical ones")
-    parser.add_argument("--output", type=Path, default=Path("runs/smoke"), help="an earlier test's is replaced")
-    parser.add_argument("--timeout-s", type=float, default=900, help="of one run")
-    parser.add_argument("overrides", nargs="*", help="of the main job, for all runs")
+    parser = argparse.ArgumentParser(
+        prog="online-refiner smoke",
+        usage="%(prog)s [options] [KEY=VALUE ...]",
+        description="Does a node have all that a run needs? Trains a tiny model, several times.\n"
+        "Example: online-refiner smoke --platform cpu",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--platform", default="gpu", choices=list(LIMITS), help="default: gpu")
+    add("--gpus", type=int, metavar="N", help="of this node (default: all; 2 logical ones on CPUs)")
+    said = "folder to write to; an earlier test there is replaced (default: runs/smoke)"
+    add("--output", type=Path, default=Path("runs/smoke"), metavar="DIR", help=said)
+    add("--timeout-s", type=float, default=900, metavar="S", help="seconds of one run (default: 900)")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="keys of online-refiner train, for all runs")
     arguments = parser.parse_args()
     import torch  # here: --help need not wait for it
 

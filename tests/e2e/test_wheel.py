@@ -83,7 +83,7 @@ def test_commands_of_the_wheel(
 
     job = ("platform=cpu", *letters_task, f"actor_rollout_ref.model.path={tiny_llama}", "trainer.n_gpus_per_node=1")
     with_rows = ("experiment=quickstart", f"actor_rollout_ref.model.path={tiny_llama}", "dry_run=true")
-    with_rows += ("data.filter_overlong_prompts=false",)  # the tiny model has a token for each letter
+    with_rows += ("data.truncation=left",)  # the tiny model has a token for each letter
     assert "run directory" in run(commands / "online-refiner", "train", *with_rows, cwd=tmp_path), "its own rows"
     plan = run(commands / "online-refiner", "train", *job, "dry_run=true", cwd=tmp_path)
     assert "refiner" in plan and "template general+feedback" in plan

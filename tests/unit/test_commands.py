@@ -37,6 +37,8 @@ def test_the_package_installs_one_command() -> None:
     assert scripts == {"online-refiner": "recipe.commands:main"}
 
 
+HEAVY = {"torch", "verl", "vllm", "ray", "transformers"}
+"""Packages whose import takes seconds."""
 HELP = [[], *([name] for name in commands.COMMANDS), *(["prepare", source] for source in SOURCES)]
 
 
@@ -47,7 +49,47 @@ def test_help_is_one_screen_and_imports_no_model_library(words: list[str]) -> No
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"usage: {' '.join(['online-refiner', *words])} ")
     assert len(lines) <= SCREEN["lines"] and max(map(len, lines)) <= SCREEN["columns"]
-    assert not {"torch", "verl", "vllm", "ray", "transformers"} & set(json.loads(done.stderr.splitlines()[-1]))
+    assert not HEAVY & set(json.loads(done.stderr.splitlines()[-1]))
+    assert not words or re.search(rf"^ *Example: online-refiner {' '.join(words)} ", done.stdout, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [words for words in HELP if words not in ([], ["train"], ["smoke"])], ids=" ".join)
+def test_the_example_of_a_help_has_options_that_are_known(words: list[str], tmp_path: Path) -> None:
+    """In an empty folder without a network it fails at its files."""
+    (example,) = re.findall(r"^Example: online-refiner (.*)$", run(*words, "--help").stdout, flags=re.MULTILINE)
+    with_reward = [] if words[0] not in ("check", "refine") else ["--reward", "no_such:it"]
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN, *example.split(), *with_reward],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert "usage:" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 0 or done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("check generl --model /nowhere --data none.parquet", "no such file; set one of again, "),
+        ("check general --model /nowhere --data none.parquet", "--model /nowhere: no model folder there"),
+        ("check general --model m --data none.parquet", "--data none.parquet: No such file or directory"),
+        ("check general --model m --data DATA --reward no_such:it", "--reward no_such:it: "),
+        ("refine general+temprature=1 --model m --data DATA", "refiner.temprature "),
+        ("train refiner.placment=shared", "did you mean refiner.placement?"),
+        ("train experiment=gpro", "did you mean grpo?"),
+        ("train experiment=grpo platform=cpu", "[needed-keys-are-set]"),
+        ("train experiment=grpo platform=cpu constraint.mode=stf", "sft"),
+        ("train experiment=quickstart platform=cpu", "start it as a command, such as `online-refiner train experiment"),
+    ],
+)
+def test_a_mistake_is_answered_before_what_takes_seconds_is_imported(words: str, says: str) -> None:
+    data = str(PRESETS.parents[2] / "quickstart" / "train.parquet")
+    done = run(*words.replace("DATA", data).split(), program=END)
+    *lines, modules = done.stderr.splitlines()
+    assert done.returncode == 2 and len(lines) == 1 and says in lines[0], done.stderr
+    assert not HEAVY & set(json.loads(modules))
 
 
 def test_the_first_help_imports_nothing_but_the_standard_library() -> None:

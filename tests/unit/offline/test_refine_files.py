@@ -15,8 +15,9 @@ from transformers import AutoTokenizer
 
 from recipe.offline.bench import Bench, Engine
 from recipe.offline.files import all_answers, formats, write
+from recipe.offline.inputs import config_of, read_data, reward_of
 from recipe.offline.journal import Journal
-from recipe.offline.run import config_of, found_in, read_data, reward_of
+from recipe.offline.run import found_in
 from recipe.offline.shares import Found
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer

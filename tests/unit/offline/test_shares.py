@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from recipe.offline.run import choose, config_of
+from recipe.offline.inputs import choose, config_of
 from recipe.offline.shares import OUTCOMES, Found, interval
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 

@@ -19,7 +19,7 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.model_configs import plan_run
 from recipe.online_refiner.verl_glue.preflight import trials
-from recipe.online_refiner.verl_glue.preflight.inputs import NEEDED
+from recipe.preflight.needed import NEEDED
 from recipe.preflight.rules import Run, check
 
 ACTOR = "actor_rollout_ref.actor"

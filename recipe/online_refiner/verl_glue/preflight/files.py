@@ -19,14 +19,11 @@ from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
 from recipe.data_preparation.cache import wrong_with_cache
-from recipe.preflight.rules import is_elsewhere
+from recipe.preflight.rules import SET_A_MODEL, is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """The folder to which ``RLHFDataset`` copies ``hdfs://`` files if ``data.cache_dir`` is not set."""
-
-SET_A_MODEL = "set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct"
-"""The end of an error about a model that is not there."""
 
 
 def wrong_with_extra_info(row: Mapping[str, Any]) -> str | None:

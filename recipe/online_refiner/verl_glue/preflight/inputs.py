@@ -5,9 +5,9 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from verl.utils.import_utils import load_module
 
-from recipe.online_refiner.verl_glue.preflight.files import SET_A_MODEL, one_line, wrong_with_extra_info
+from recipe.online_refiner.verl_glue.preflight.files import one_line, wrong_with_extra_info
 from recipe.online_refiner.verl_glue.preflight.models import ADAPTER_KEY, models_of
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import SET_A_MODEL, Run, has_critic, rule
 from refiner_worker.config import ALIKE, External
 from refiner_worker.keys import nearest
 from refiner_worker.text.thoughts import read_thoughts
@@ -15,32 +15,6 @@ from refiner_worker.text.thoughts import read_thoughts
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 """Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
-
-
-NEEDED = {
-    "actor_rollout_ref.model.path": ("~/models/deepseek-llm-7b-chat", "Qwen/Qwen2.5-0.5B-Instruct"),
-    "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "data/train.parquet"),
-    "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "data/val.parquet"),
-}
-"""The keys that a run needs, each with verl's default (``verl/trainer/config``) and an example of a value."""
-
-
-@rule("files")
-def needed_keys_are_set(run: Run) -> str | None:
-    """No model or data file is verl's default, unless a file exists at that path."""
-    unset = {
-        key: (default, example)
-        for key, (default, example) in NEEDED.items()
-        if OmegaConf.select(run.config, key) == default and not Path(default).expanduser().exists()
-    }
-    if not unset:
-        return None
-    found = ", ".join(f"{key}={default}" for key, (default, _) in unset.items())
-    examples = " ".join(f"{key}={example}" for key, (_, example) in unset.items())
-    are = (
-        "these are verl's defaults, and no such files are" if len(unset) > 1 else "this is verl's default, which is not"
-    )
-    return f"{found}: {are} there; set {examples}, for example"
 
 
 @rule("files")
