@@ -47,7 +47,7 @@ def main() -> None:
     prepare_vllm()
     from vllm import LLM, SamplingParams
 
-    from recipe.offline.run import choose
+    from recipe.offline.inputs import choose
 
     if arguments.steps is None:
         rows = [row_of(problem, index) for index, problem in enumerate(generate())]

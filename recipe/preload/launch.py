@@ -37,10 +37,10 @@ def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> Non
         # Before the module or the script come Python's options, after it arguments, some of which may be read already.
         start = next((n for n, word in enumerate(own) if word in ("-m", sys.argv[0])), None)
         if start is None or sys.argv[0] == "-c":
-            words = " ".join(sys.argv[1:])
+            words = " ".join(word for word in sys.argv[1:] if word != "train")
             sys.exit(
-                f"error: {sys.argv[0]} is called from another program, which cannot be started again with what "
-                f"its workers need; start it as a command, such as `online-refiner {words or 'train'}`"
+                "error: training is called from another program, which cannot be started again with what its workers "
+                f"need; start it as a command, such as `online-refiner train {words}`"
             )
         command = [sys.executable, *own[:start], *options, *own[start:]]
         os.execve(sys.executable, command, {**os.environ, **missing})

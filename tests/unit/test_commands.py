@@ -81,7 +81,6 @@ def test_the_example_of_a_help_has_options_that_are_known(words: list[str], tmp_
         ("train experiment=gpro", "did you mean grpo?"),
         ("train experiment=grpo platform=cpu", "[needed-keys-are-set]"),
         ("train experiment=grpo platform=cpu constraint.mode=stf", "sft"),
-        ("train experiment=quickstart platform=cpu", "start it as a command, such as `online-refiner train experiment"),
     ],
 )
 def test_a_mistake_is_answered_before_what_takes_seconds_is_imported(words: str, says: str) -> None:
@@ -112,6 +111,12 @@ def test_a_mistake_is_one_line(words: list[str], says: str) -> None:
     done = run(*words)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: ") and says in done.stderr
+
+
+def test_training_from_a_program_says_how_to_start_it() -> None:
+    done = run("train", "experiment=quickstart", "platform=cpu")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "such as `online-refiner train experiment=quickstart platform=cpu`" in done.stderr
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
