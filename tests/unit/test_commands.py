@@ -55,7 +55,7 @@ def test_help_is_one_screen_and_imports_no_model_library(words: list[str]) -> No
 
 @pytest.mark.parametrize("words", [words for words in HELP if words not in ([], ["train"], ["smoke"])], ids=" ".join)
 def test_the_example_of_a_help_has_options_that_are_known(words: list[str], tmp_path: Path) -> None:
-    """In an empty folder without a network it fails at its files."""
+    """The command fails at its files, as the folder is empty and there is no network."""
     (example,) = re.findall(r"^Example: online-refiner (.*)$", run(*words, "--help").stdout, flags=re.MULTILINE)
     with_reward = [] if words[0] not in ("check", "refine") else ["--reward", "no_such:it"]
     done = subprocess.run(
