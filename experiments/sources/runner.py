@@ -32,7 +32,7 @@ from experiments.sources.design import (
     unsolved,
 )
 from recipe.offline.bench import Bench, Engine
-from recipe.offline.run import config_of
+from recipe.offline.inputs import config_of
 from recipe.online_refiner.method.pairs import Refinement, Rollout
 from recipe.online_refiner.refine.group import Refiner
 from refiner_worker.text.tokens import decode
