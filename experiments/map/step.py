@@ -35,7 +35,7 @@ from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
 from recipe.online_refiner.verl_glue.loss import jagged
 
 PADDED = ("response_mask", "old_log_probs", "ref_log_prob")
-IMITATED = ("refine_ids", "refine_used", "refine_start", "refine_weights", "refine_sample")
+IMITATED = ("refine_ids", "refine_used", "refine_start", "refine_weights", "refine_shown")
 """The columns of refinements that the update reads."""
 SOURCES = ("refiner", "resample", "oracle")
 """The sources of better answers: pi_0 as a refiner, pi_0 that answers once more, or the solution itself."""
@@ -288,7 +288,7 @@ class Run:
             ),
             "refine_used": torch.tensor([int(row.turn.is_used) for row in rows]),
             "refine_start": torch.zeros(len(rows), dtype=torch.long),
-            "refine_sample": torch.zeros(len(rows), dtype=torch.long),  # none of them is looked at token by token
+            "refine_shown": torch.zeros(len(rows), dtype=torch.long),  # none of them is looked at token by token
             **{name: jagged([torch.as_tensor(one[name]) for one in own]) for name in own[0]},
         }
 

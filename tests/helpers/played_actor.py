@@ -82,7 +82,7 @@ class Group:
         self.settings = dict(rows.extra_info)
         return {"metrics": {"mfu": [0.0]}}
 
-    def take_sample_log_probs(self) -> list[dict[int, list[float]]]:
+    def take_shown_log_probs(self) -> list[dict[int, list[float]]]:
         """Return what each rank's update has seen of samples."""
         return [self.seen, *[{}] * (self.num_ranks - 1)]
 

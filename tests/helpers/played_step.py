@@ -70,7 +70,7 @@ class Workers:
         """Return a number for each row."""
         return [{"solved": float(KEYS.index(key)) if key in KEYS else 0.0} for key in rows.keys]
 
-    def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
+    def record(self, step: int, part: int, rows: KVBatchMeta, shown: set[str]) -> None:
         """Keep what a worker would read of the pairs."""
         self.recorded |= {key: pair_of(tag) for key, tag in zip(rows.keys, rows.tags, strict=True)}
 

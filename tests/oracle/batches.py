@@ -105,7 +105,7 @@ def rows_of(model: Any, batch: Batch) -> list[dict[str, Any]]:
             "refine_used": used,
             "refine_start": start,
             "refine_counterparts": pairs,
-            "refine_sample": index + 1,
+            "refine_shown": index + 1,
         }
         if batch.is_soft:
             teacher = torch.randn(num_refined - 1, 96, generator=generator).log_softmax(-1).topk(TOP_K)

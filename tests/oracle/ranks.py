@@ -127,7 +127,7 @@ def _train_on(worker: Any, batch: Batch) -> dict[str, Any]:
     refined = worker.compute_refine_log_prob(data.copy())
     output = worker.update_actor(data)
     found["seen"] = {
-        number: one for of_rank in _gather(worker.take_sample_log_probs()) for number, one in of_rank.items()
+        number: one for of_rank in _gather(worker.take_shown_log_probs()) for number, one in of_rank.items()
     }
     metrics = [one for one in _gather(None if output is None else dict(tu.get(output, "metrics"))) if one is not None]
     for name in ("refine_log_probs", "refine_charged"):  # some ranks compute no output

@@ -256,7 +256,7 @@ def _rows(world: World, constraint: Constraint, values: Tensor, old: Tensor, cha
         "old_log_probs": of_rows(old),
         "refine_ids": jagged(answers),
         "refine_used": torch.tensor(world.accepted).long(),
-        "refine_sample": torch.zeros_like(LENGTHS),
+        "refine_shown": torch.zeros_like(LENGTHS),
         "refine_start": torch.zeros_like(LENGTHS),
         **{name: jagged(rows) for name, rows in own.items()},
     }

@@ -339,11 +339,11 @@ class Charge(NamedTuple):
         return self.nats / max(1, self.num_tokens)
 
 
-NUM_SAMPLES = 8
-"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
+NUM_SHOWN = 8
+"""The most rows of a step that are shown: half of them gained most, the others are attempts that were not accepted."""
 
 
-def choose_samples(pairs: Mapping[int, Pair], luck_of: Mapping[int, float]) -> list[int]:
+def choose_shown(pairs: Mapping[int, Pair], luck_of: Mapping[int, float]) -> list[int]:
     """Return the rows of the best accepted refinements of a step, and of some that were not accepted.
 
     ``luck_of`` orders rows that are alike (:func:`luck`), by row.
@@ -353,4 +353,4 @@ def choose_samples(pairs: Mapping[int, Pair], luck_of: Mapping[int, float]) -> l
     accepted = [row for row in attempted if pairs[row].is_accepted]
     accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
     others = [row for row in attempted if not pairs[row].is_accepted]
-    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]
+    return (accepted[: NUM_SHOWN - min(len(others), NUM_SHOWN // 2)] + others)[:NUM_SHOWN]

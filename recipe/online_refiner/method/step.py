@@ -42,7 +42,7 @@ class StepState:
     charges: dict[int, Charge] = field(default_factory=dict)
     """What each charged row is charged, by row; empty where the mode has no penalty. Who pays of them is said by
     :meth:`paying`."""
-    samples: list[int] = field(default_factory=list)
+    shown: list[int] = field(default_factory=list)
     """Rows that are shown, and whose tokens are recorded with their numbers."""
     kl_rows: list[int] = field(default_factory=list)
     """Rows whose log pi_0 is known."""

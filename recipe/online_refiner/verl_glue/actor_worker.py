@@ -19,8 +19,8 @@ from recipe.online_refiner.verl_glue.loss import (
     contexts,
     jagged,
     refined_loss,
-    sample_log_probs,
     settings_of,
+    shown_log_probs,
     with_refined_rows,
 )
 
@@ -166,9 +166,9 @@ class ActorWorker(DetachActorWorker):
             self.actor.set_loss_fn(partial(refined_loss, self.loss_fn, seen=self.seen))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def take_sample_log_probs(self) -> dict[int, list[float]]:
-        """Return log pi_theta(a'_t) of this rank's samples, as the last update saw it (:func:`sample_log_probs`)."""
-        found = sample_log_probs(self.seen)
+    def take_shown_log_probs(self) -> dict[int, list[float]]:
+        """Return log pi_theta(a'_t) of this rank's shown rows, as the last update saw it (:func:`shown_log_probs`)."""
+        found = shown_log_probs(self.seen)
         self.seen.clear()
         return found
 

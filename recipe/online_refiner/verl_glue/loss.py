@@ -35,7 +35,7 @@ Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
 Seen = tuple[Tensor, Tensor, Tensor]
-"""Of a micro-batch of B rows: jagged ``refine_sample`` and ``refine_loss_mask``, and log-probs, right-padded."""
+"""Of a micro-batch of B rows: jagged ``refine_shown`` and ``refine_loss_mask``, and log-probs, right-padded."""
 MicroBatches = Callable[[int], tuple[int, int]]
 """From a number of rows: how many micro-batches, and the rows of each."""
 ONLY_RESPONSES = "only_responses"
@@ -83,7 +83,7 @@ def refined_loss(
         return loss, metrics
     log_probs = no_padding_2_padding(model_output["log_probs"], data)
     if seen is not None:
-        seen.append((data["refine_sample"], data["refine_loss_mask"], log_probs.detach()))
+        seen.append((data["refine_shown"], data["refine_loss_mask"], log_probs.detach()))
     padded = data.select("refine_loss_mask", "refine_weights").to_padded_tensor(0)
     mode, sizes = config.loss_agg_mode, config.global_batch_info  # as verl's loss has just set them
     if data["refine_normaliser"] == "accepted":
@@ -98,15 +98,15 @@ def refined_loss(
     return loss + data["refine_eta"] * value, metrics
 
 
-def sample_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
-    """Return log pi_theta(a'_t) of the samples among refined rows, by their numbers; of several passes the first.
+def shown_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
+    """Return log pi_theta(a'_t) of the refined rows that are shown, by their numbers; of several passes the first.
 
     The tensors are read here, after the update: to read them in the loss would let the device wait.
     """
     found: dict[int, list[float]] = {}
-    for samples, masks, log_probs in seen:
-        for sample, mask, row in zip(samples.unbind(), masks.unbind(), log_probs, strict=True):
-            for number in sample.tolist():
+    for shown, masks, log_probs in seen:
+        for numbers, mask, row in zip(shown.unbind(), masks.unbind(), log_probs, strict=True):
+            for number in numbers.tolist():
                 if number and number not in found:
                     found[number] = row[: len(mask)].tolist()
     return found
@@ -136,23 +136,23 @@ def contexts(data: TensorDict) -> list[Tensor]:
 def joined(data: TensorDict) -> TensorDict:
     """Return a mini-batch in which the first of equal accepted refinements stands for all of them.
 
-    It has the sum of their weights, in which a row's loss is linear, and all their samples. Nothing is joined where a
-    loss of the mode's own reads columns, which may differ between equal refinements.
+    It has the sum of their weights, in which a row's loss is linear, and all their numbers in ``refine_shown``. Nothing
+    is joined where a loss of the mode's own reads columns, which may differ between equal refinements.
     """
     own = own_loss(data)
     if own is not None and own.columns:
         return data
     used, weights = data["refine_used"].tolist(), list(data["refine_weights"].unbind())
-    samples = list(data.get("refine_sample", torch.zeros_like(data["refine_used"])).reshape(-1, 1))
+    shown = list(data.get("refine_shown", torch.zeros_like(data["refine_used"])).reshape(-1, 1))
     rows: dict[tuple[int, ...], int] = {}
     for row, (context, ids) in enumerate(zip(contexts(data), data["refine_ids"].unbind(), strict=True)):
         if used[row] and (first := rows.setdefault((len(context), *context.tolist(), *ids.tolist()), row)) != row:
             used[row] = 0
             weights[first] = weights[first] + weights[row]
-            samples[first] = torch.cat([samples[first], samples[row]])
+            shown[first] = torch.cat([shown[first], shown[row]])
     data = data.copy()
     data["refine_used"] = torch.tensor(used, device=data["refine_used"].device)
-    data["refine_weights"], data["refine_sample"] = jagged(weights), jagged(samples)
+    data["refine_weights"], data["refine_shown"] = jagged(weights), jagged(shown)
     return data
 
 
@@ -161,12 +161,12 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used``, ``refine_start`` and maybe ``refine_sample`` (B,), or of several a row, jagged.
+            ``refine_used``, ``refine_start`` and maybe ``refine_shown`` (B,), or of several a row, jagged.
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
-        (jagged, response length), ``refine_sample`` (jagged), and the same settings; with a ``LogitsLoss`` also its
+        (jagged, response length), ``refine_shown`` (jagged), and the same settings; with a ``LogitsLoss`` also its
         columns, of 0 entries but in refined rows. Rows beyond the accepted ones have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
@@ -175,14 +175,14 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     rows["refine_loss_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
     rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
     token = rows["prompts"][0][:1]
-    rows["refine_sample"] = [torch.zeros_like(token)] * len(data)
-    samples = data.get("refine_sample", torch.zeros_like(data["refine_used"]))  # nobody asks for some
+    rows["refine_shown"] = [torch.zeros_like(token)] * len(data)
+    shown = data.get("refine_shown", torch.zeros_like(data["refine_used"]))  # nobody asks for some
     refined = [
-        (context, ids, torch.ones_like(ids), weights, sample.reshape(-1))
-        for context, ids, weights, sample, keep in zip(
+        (context, ids, torch.ones_like(ids), weights, numbers.reshape(-1))
+        for context, ids, weights, numbers, keep in zip(
             contexts(data),
             *(data[name].unbind() for name in ("refine_ids", "refine_weights")),
-            samples.unbind(),
+            shown.unbind(),
             used,
             strict=True,
         )
@@ -190,7 +190,7 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     ]
     zero = torch.zeros_like(token)
     nothing = (token, token, zero, zero.float(), zero)
-    for context, ids, mask, weights, sample in refined + [nothing] * (num_rows - len(refined)):
+    for context, ids, mask, weights, numbers in refined + [nothing] * (num_rows - len(refined)):
         rows["prompts"].append(context)
         rows["responses"].append(ids)
         rows["input_ids"].append(torch.cat([context, ids]))
@@ -198,7 +198,7 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["position_ids"].append(positions.expand(*rows["position_ids"][0].shape[:-1], -1))  # of M-RoPE 4 rows
         rows["refine_loss_mask"].append(mask)
         rows["refine_weights"].append(weights)
-        rows["refine_sample"].append(sample)
+        rows["refine_shown"].append(numbers)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
     own = own_loss(data)

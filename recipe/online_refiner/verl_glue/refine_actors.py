@@ -186,16 +186,16 @@ class RefineWorker:
             await asyncio.to_thread(queue.write_log_probs, known, list(found.values()))
         return known.keys
 
-    async def record(self, rows: KVBatchMeta, step: int, part: int, samples: set[str]) -> list[dict[str, Any]]:
-        """Write the records of some rows of a step's mini-batch, as one part, and return those of the samples' keys."""
+    async def record(self, rows: KVBatchMeta, step: int, part: int, shown: set[str]) -> list[dict[str, Any]]:
+        """Write the records of some rows of a step's mini-batch as one part; return those with a key in ``shown``."""
         records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
         await asyncio.to_thread(self._records.write, step, f"{self._name}-{part}" if part else self._name, records)
-        return [record for record in records if record["key"] in samples]
+        return [record for record in records if record["key"] in shown]
 
     async def record_tokens(
         self, rows: KVBatchMeta, step: int, seen: dict[str, list[float]], paying: set[str], eta: float
     ) -> list[dict[str, Any]]:
-        """Write the numbers of each token of a step's samples, as one part, and return them (``rows.py``)."""
+        """Write the numbers of each token of a step's shown rows, as one part, and return them (``rows.py``)."""
         records = await asyncio.to_thread(queue.read_tokens, rows, self._tokenizer, seen, paying, eta)
         await asyncio.to_thread(self._tokens.write, step, self._name, records)
         return records
@@ -306,10 +306,10 @@ class RefineWorkers:
         answers = ray.get([worker.numbers.remote(part) for worker, part in zip(workers, parts, strict=False)])
         return [of_row for answer in answers for of_row in answer]
 
-    def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
+    def record(self, step: int, part: int, rows: KVBatchMeta, shown: set[str]) -> None:
         """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""
         for worker, shard in zip(self.start(), queue.shards(rows, self._num_workers), strict=False):
-            self._recording.append((worker, "samples", worker.record.remote(shard, step, part, samples)))
+            self._recording.append((worker, "shown", worker.record.remote(shard, step, part, shown)))
 
     def record_tokens(
         self, step: int, rows: KVBatchMeta, seen: dict[str, list[float]], paying: set[str], eta: float
@@ -319,9 +319,12 @@ class RefineWorkers:
         self._recording.append((worker, "tokens", worker.record_tokens.remote(rows, step, seen, paying, eta)))
 
     def finish(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Wait until all records are written, and return those of samples and tokens; a dead worker's are lost."""
+        """Wait until all records are written, and return those of the shown rows and of their tokens.
+
+        The records of a dead worker are lost.
+        """
         recording, self._recording = self._recording, []
-        found: dict[str, list[dict[str, Any]]] = {"samples": [], "tokens": []}
+        found: dict[str, list[dict[str, Any]]] = {"shown": [], "tokens": []}
         for worker, kind, call in recording:
             try:
                 found[kind] += ray.get(call)
@@ -330,7 +333,7 @@ class RefineWorkers:
                     self._replace(self._workers.index(worker), error)
             except RayTaskError as error:  # the run reads no records: a full disk must not cost a checkpoint
                 logger.error("records of rollouts could not be written and are lost: %s", _last_line(error))
-        return found["samples"], found["tokens"]
+        return found["shown"], found["tokens"]
 
     def _ask(self, method: str, rows: KVBatchMeta, client: RefinerClient, *more: Any) -> list[Any]:
         """Return what a method of each worker answers for its part of the rows, whole groups together.

@@ -3,8 +3,8 @@
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_used`` and ``refine_start`` (where the
 refined turn begins in the response) int64 (B,), texts ``refine_detail`` (what a failed attempt wrote, or why it
-failed), and in modes with a loss ``refine_sample`` int64 (B,), from 1 on the number of a sample, else 0. A row without
-a refinement has u = 1 and masks 0. The run's constraint adds columns (``Constraint.columns``):
+failed), and in modes with a loss ``refine_shown`` int64 (B,), from 1 on the number of a row that is shown, else 0. A
+row without a refinement has u = 1 and masks 0. The run's constraint adds columns (``Constraint.columns``):
 ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_weights`` (of the tokens of a' in the cross-entropy) jagged float32 (B, u) and others. On some rows only, and
 read on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length),
@@ -185,11 +185,11 @@ def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint)
     write_refinements(batch, turns, pairs, constraint)
 
 
-def write_samples(batch: KVBatchMeta, samples: list[int]) -> None:
-    """Number the samples among all rows of a step, by their positions."""
+def write_shown(batch: KVBatchMeta, shown: list[int]) -> None:
+    """Number the shown rows among all rows of a step; ``shown`` has their positions."""
     numbers = torch.zeros(len(batch), dtype=torch.int64)
-    numbers[samples] = torch.arange(1, len(samples) + 1)
-    write(batch, {"refine_sample": numbers})
+    numbers[shown] = torch.arange(1, len(shown) + 1)
+    write(batch, {"refine_shown": numbers})
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

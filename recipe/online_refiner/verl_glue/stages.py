@@ -16,7 +16,7 @@ from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
-from recipe.online_refiner.method.pairs import Charge, Pair, Verdict, choose_samples, group_of, luck
+from recipe.online_refiner.method.pairs import Charge, Pair, Verdict, choose_shown, group_of, luck
 from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.refine.budget import Budget, Rollouts
@@ -128,13 +128,13 @@ class Stages:
         queue.read_tags(batch, rows)
 
     def _record(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Choose the step's samples, and let refine workers write all its responses to the run's files."""
+        """Choose the rows that are shown, and let refine workers write all responses of the step to the run's files."""
         luck_of = {row: luck(state.step, batch.keys[row]) for row in state.pairs}
-        state.samples = [] if state.part else choose_samples(state.pairs, luck_of)
+        state.shown = [] if state.part else choose_shown(state.pairs, luck_of)
         if self._blocks.constraint.imitation is not None:
-            queue.write_samples(batch, state.samples)
-        samples = {batch.keys[row] for row in state.samples}
-        self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), samples)
+            queue.write_shown(batch, state.shown)
+        shown = {batch.keys[row] for row in state.shown}
+        self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), shown)
 
     def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
         """Return what the budget reads of a step, by the refiner of each row's data source."""
@@ -298,11 +298,11 @@ class Stages:
         return metric_names.of_step(parts, self._blocks.constraint.MEANING)
 
     def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Let the numbers of each token of the step's samples be recorded, after the update; nobody waits."""
+        """Let the numbers of each token of the shown rows be recorded, after the update; nobody waits."""
         seen: dict[str, list[float]] = {}
         if self._blocks.constraint.imitation is not None:
-            for of_rank in actor.take_sample_log_probs():
-                seen |= {batch.keys[state.samples[number - 1]]: values for number, values in of_rank.items()}
-        if state.samples:
+            for of_rank in actor.take_shown_log_probs():
+                seen |= {batch.keys[state.shown[number - 1]]: values for number, values in of_rank.items()}
+        if state.shown:
             paying = {batch.keys[row] for row in state.paying(self._blocks.constraint, self._place)}
-            self._workers.record_tokens(state.step, queue.rows_of(batch, state.samples), seen, paying, state.eta)
+            self._workers.record_tokens(state.step, queue.rows_of(batch, state.shown), seen, paying, state.eta)

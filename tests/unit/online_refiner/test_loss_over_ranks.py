@@ -72,7 +72,7 @@ def mini_batch(rank: int, used: list[int], **settings: Any) -> TensorDict:
     }
     tensors = {name: jagged([*map(torch.tensor, rows)]) for name, rows in columns.items()}
     tensors |= {"refine_used": torch.tensor(used), "refine_start": torch.tensor(starts)}
-    tensors["refine_sample"] = torch.arange(len(used)) + 1
+    tensors["refine_shown"] = torch.arange(len(used)) + 1
     return tu.get_tensordict(tensors, settings)
 
 
@@ -139,7 +139,7 @@ class Actor(ActorWorker, Built):
     """Our actor on it."""
 
 
-def expected_samples(rank: int, run: dict[str, Any]) -> dict[int, Any]:
+def expected_shown(rank: int, run: dict[str, Any]) -> dict[int, Any]:
     """Return log pi(a'_t) of the refinements that ride along on a rank, by their rows' numbers."""
     rows = enumerate(zip(ROWS, REFINED[rank], CASES[run["case"]][rank], strict=True))
     return {
@@ -161,7 +161,7 @@ def train(rank: int, folder: Path, runs: list[dict[str, Any]]) -> None:
         engine = actor.actor.engine
         cross_entropy = engine.metrics.get("sft_cross_entropy")
         value = cross_entropy.aggregate() if cross_entropy else 0.0
-        assert actor.take_sample_log_probs() == expected_samples(rank, run) and not actor.take_sample_log_probs()
+        assert actor.take_shown_log_probs() == expected_shown(rank, run) and not actor.take_shown_log_probs()
         found.append([engine.num_rows, engine.loss, float(value)])
     (folder / f"{rank}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()

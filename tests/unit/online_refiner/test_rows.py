@@ -49,7 +49,7 @@ def rows() -> TensorDict:
         name: jagged([torch.tensor(row) for row in column]) for name, column in {**ROWS, "log_probs": LOG_PROBS}.items()
     }
     columns |= {"refine_start": torch.tensor([5, 0, 5, 0]), "refine_used": torch.tensor([1, 1, 0, 0])}
-    columns["refine_sample"] = torch.tensor([2, 0, 1, 0])
+    columns["refine_shown"] = torch.tensor([2, 0, 1, 0])
     return tu.get_tensordict(columns, {"temperature": 0.5})
 
 
@@ -337,7 +337,7 @@ def test_only_the_last_turn_is_imitated() -> None:
     assert lists(longer["refine_loss_mask"])[4:] == [[1, 1], [1, 1, 1, 1], [0]]
     assert lists(longer["refine_weights"])[4:] == [[0.5, 1.0], [1.0, 1.0, 1.0, 0.25], [0.0]]
     assert not any(map(any, lists(longer["refine_loss_mask"])[:4])), "rollouts are not imitated"
-    assert lists(longer["refine_sample"]) == [[0], [0], [0], [0], [2], [0], [0]]
+    assert lists(longer["refine_shown"]) == [[0], [0], [0], [0], [2], [0], [0]]
     assert all(not any(map(any, lists(longer[name])[4:])) for name in ZEROS if name in longer)
 
 

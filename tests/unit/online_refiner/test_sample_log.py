@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from verl.utils.tracking import Tracking
 
-from recipe.online_refiner.method.pairs import Pair, Verdict, choose_samples, luck
+from recipe.online_refiner.method.pairs import Pair, Verdict, choose_shown, luck
 from recipe.runs.samples import COLUMNS, MAX_TOKENS, SAMPLES, TOKENS, log_records
 
 PAIRS = [
@@ -43,7 +43,7 @@ def test_samples_that_are_alike_are_chosen_by_lot() -> None:
     """Rows are in the order of lengths, so the first ones of a kind would be the shortest."""
     verdicts = [Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.TRUNCATED]
     pairs = {row: Pair(reward=-1.0, verdict=verdicts[row % 3], refined_reward=1.0) for row in range(96)}
-    seen = [choose_samples(pairs, {row: luck(step, f"u_{row}_0") for row in pairs}) for step in range(64)]
+    seen = [choose_shown(pairs, {row: luck(step, f"u_{row}_0") for row in pairs}) for step in range(64)]
     assert all(len(one) == 8 and sum(pairs[row].is_accepted for row in one) == 4 for one in seen)
     assert sum(row < 48 for one in seen for row in one) / 512 == pytest.approx(0.5, abs=0.08)
 
@@ -53,7 +53,7 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "board"))
     tracking = Tracking("project", "run", ["console", "wandb", "tensorboard"], config={"trainer": {}})
-    chosen = choose_samples(dict(enumerate(PAIRS)), dict.fromkeys(range(len(PAIRS)), 0.5))
+    chosen = choose_shown(dict(enumerate(PAIRS)), dict.fromkeys(range(len(PAIRS)), 0.5))
     log_records(tracking.logger, 3, list(map(record, chosen)), TOKEN_RECORDS)
     log_records(tracking.logger, 4, [], [])
     tracking.log({"reward/mean": 0.5}, step=4)
@@ -94,7 +94,7 @@ def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: 
     tracking = Tracking("project", "run", ["trackio", "mlflow"], config={"trainer": {}})
     assert set(tracking.logger) == {"trackio", "mlflow"}
     many = {"key": "1_0_0", "response": {name: values * MAX_TOKENS for name, values in OWN.items()}, "refined": None}
-    samples = list(map(record, choose_samples(dict(enumerate(PAIRS)), dict.fromkeys(range(len(PAIRS)), 0.5))))
+    samples = list(map(record, choose_shown(dict(enumerate(PAIRS)), dict.fromkeys(range(len(PAIRS)), 0.5))))
     log_records(tracking.logger, 3, samples, [*TOKEN_RECORDS, many])
     log_records(tracking.logger, 4, [], [])
     tracking.finish()

@@ -56,7 +56,7 @@ def test_the_tokens_of_an_imitated_refinement_come_from_the_update() -> None:
     batch = refined_rows()
     numbers = trainer.actor_rollout_wg.seen = {n: [-0.5 * n] * 3 for n in (1, 2, 3, 4)}
     rows = trainer.take(batch)
-    column = dict(zip(rows.keys, own_queue.column(rows, "refine_sample"), strict=True))
+    column = dict(zip(rows.keys, own_queue.column(rows, "refine_shown"), strict=True))
     assert sorted(column[key] for key in KEYS) == [1, 2, 3, 4] and sum(column.values()) == 10, "padding has no number"
     for row, key in enumerate(KEYS):
         found = trainer.workers.tokens[key]
