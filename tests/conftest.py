@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny random Llama, prompts, and subprocesses whose descendants are all accounted for."""
 
+import functools
 import gc
 import logging
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import omegaconf.base
 import psutil
 import pytest
 import yaml
@@ -28,7 +30,9 @@ for _name, _value in ENVIRONMENT.items():
 
 # A shell's job in the background ignores Ctrl-C, and so do all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-yaml.SafeLoader = yaml.CSafeLoader  # the same loader in C: composing the config is much of what unit tests do
+# Reading configs is much of what unit tests do: the same loader in C, and the same interpolation is parsed only once.
+yaml.SafeLoader = yaml.CSafeLoader
+omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # type: ignore[attr-defined]
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")
 

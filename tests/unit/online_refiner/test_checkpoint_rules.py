@@ -13,7 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 from torch.distributed import checkpoint as distributed
 
 from recipe.online_refiner.verl_glue.preflight.cautions import cautions
-from recipe.online_refiner.verl_glue.preflight.checkpoints import Role, newest_whole, wrong_with_checkpoint
+from recipe.online_refiner.verl_glue.preflight.checkpoints import (
+    Role,
+    checkpoint_can_be_resumed,
+    newest_whole,
+    wrong_with_checkpoint,
+)
+from recipe.preflight.rules import Run
 
 LATEST = "latest_checkpointed_iteration.txt"
 ACTOR = "actor_rollout_ref.actor"
@@ -36,6 +42,11 @@ def save_step(folder: Path, step: int, **settings: Any) -> Path:
     torch.save({"position": step}, checkpoint / "data.pt")
     (folder / LATEST).write_text(str(step))
     return checkpoint
+
+
+def wrong(config: DictConfig) -> str | None:
+    """Return the line of the rule alone, without that of any other: all rules together take most of a second."""
+    return checkpoint_can_be_resumed(Run(config=config, blocks=None))
 
 
 def cut(path: Path) -> None:
@@ -101,35 +112,42 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("mode", ["auto", "resume_path"])
 def test_the_latest_checkpoint_is_not_whole(config: DictConfig, saved: Path, kind: str, mode: str) -> None:
-    checked(config)
+    assert wrong(config) is None
     do, words = BROKEN[kind]
     do(saved / "global_step_6")
     config.trainer.resume_mode = mode
     if mode == "resume_path":
         config.trainer.resume_from_path = str(saved / "global_step_6")
         words = "no such folder" if "whole folder" in kind else words
-    found = error_of(config)
+    found = wrong(config) or ""
     assert found.startswith(f"trainer.resume_mode={mode}: {saved}/global_step_6") and words in found
-    assert found.endswith(" [checkpoint-can-be-resumed]")
+    assert "\n" not in found
     way_out = f"; set trainer.resume_mode=resume_path trainer.resume_from_path={saved}/global_step_3, which is whole"
     assert (way_out in found) is (words != "no such folder")
     config.trainer.resume_mode, config.trainer.resume_from_path = "resume_path", str(saved / "global_step_3")
-    checked(config)
+    assert wrong(config) is None
     config.trainer.resume_mode, config.trainer.resume_from_path = "disable", None
+    assert wrong(config) is None
+
+
+def test_a_run_that_cannot_resume_is_refused_by_the_rule(config: DictConfig, saved: Path) -> None:
+    checked(config)
+    cut(saved / "global_step_6" / MODEL)
+    assert error_of(config).endswith(" [checkpoint-can-be-resumed]")
+    config.trainer.resume_mode = "disable"
     checked(config)
 
 
 def test_files_of_the_user_in_a_checkpoint_are_not_read(config: DictConfig, saved: Path) -> None:
     (saved / "global_step_6" / "scores.json").write_text('{"a": 1}\n{"a": 2}\n')
-    checked(config)
+    assert wrong(config) is None
 
 
 def test_no_checkpoint_is_whole(config: DictConfig, saved: Path) -> None:
     for step in (3, 6):
         cut(saved / f"global_step_{step}" / MODEL)
-    assert f"; no other checkpoint in {saved} is whole: restore it, or set trainer.resume_mode=disable" in error_of(
-        config
-    )
+    said = f"; no other checkpoint in {saved} is whole: restore it, or set trainer.resume_mode=disable"
+    assert said in (wrong(config) or "")
 
 
 @pytest.mark.parametrize(
@@ -146,50 +164,50 @@ def test_keys_that_name_no_checkpoint(
 ) -> None:
     monkeypatch.chdir(saved)
     config.trainer.update(changes)
-    assert words in error_of(config)
+    assert words in (wrong(config) or "")
 
 
 @pytest.mark.parametrize(("text", "words"), [("x", "holds no step"), ("", "holds no step"), ("7", "global_step_7 is ")])
 def test_a_tracker_that_names_no_checkpoint(config: DictConfig, saved: Path, text: str, words: str) -> None:
     (saved / LATEST).write_text(text)
-    assert words in error_of(config)
+    assert words in (wrong(config) or "")
 
 
 def test_a_tracker_that_is_gone(config: DictConfig, saved: Path) -> None:
     """A first checkpoint that was never finished has none either: a job that is started again begins again."""
     (saved / LATEST).unlink()
-    found = error_of(config)
+    found = wrong(config) or ""
     assert f"{saved}/{LATEST} is missing, and training would begin again from step 0" in found
     assert f"trainer.resume_from_path={saved}/global_step_6, which is whole" in found
     for step in (3, 6):
         cut(saved / f"global_step_{step}" / MODEL)
-    checked(config)
+    assert wrong(config) is None
     shutil.rmtree(saved)
-    checked(config)
+    assert wrong(config) is None
 
 
 def test_ranks_that_are_missing(config: DictConfig, tmp_path: Path) -> None:
     config.trainer.default_local_dir, config.trainer.resume_mode = str(tmp_path), "auto"
     config.trainer.n_gpus_per_node, config.ray_kwargs.ray_init.num_gpus = 2, 2
     last = save_step(tmp_path, 4, num_ranks=2)
-    checked(config)
+    assert wrong(config) is None
     for name in ("model", "optim", "extra_state"):
         path = last / "actor" / f"{name}_world_size_2_rank_1.pt"
         path.rename(tmp_path / "kept")
-        assert f"{path} is missing" in error_of(config)
+        assert f"{path} is missing" in (wrong(config) or "")
         (tmp_path / "kept").rename(path)
     shutil.rmtree(last)
     save_step(tmp_path, 4, num_ranks=8)
-    assert "its actor is of 8 workers, the run has 2; set trainer.n_gpus_per_node * " in error_of(config)
+    assert "its actor is of 8 workers, the run has 2; set trainer.n_gpus_per_node * " in (wrong(config) or "")
 
 
 def test_a_critic_has_its_state_too(config: DictConfig, saved: Path) -> None:
     config.algorithm.adv_estimator, config.critic.ppo_micro_batch_size_per_gpu = "gae", 2
-    assert "global_step_6: no critic in it" in error_of(config)
+    assert "global_step_6: no critic in it" in (wrong(config) or "")
     save_ranks(saved / "global_step_6" / "critic")
-    checked(config)
+    assert wrong(config) is None
     cut(saved / "global_step_6" / "critic" / "optim_world_size_1_rank_0.pt")
-    assert "/critic/optim_world_size_1_rank_0.pt is cut off" in error_of(config)
+    assert "/critic/optim_world_size_1_rank_0.pt is cut off" in (wrong(config) or "")
 
 
 def test_what_a_resumed_run_begins_anew_is_asked_for_and_said(config: DictConfig, saved: Path) -> None:

@@ -114,9 +114,10 @@ def switches_are_true_or_false(run: Run) -> str | None:
 @rule("files")
 def counts_are_counts(run: Run) -> str | None:
     """What verl counts from 1 by default is a whole number of at least 1: sizes, lengths, workers and sequences."""
+    unused = _unused_parts(run.config)
     for key, default in _defaults(run.config):
         name = key.rpartition(".")[2]
-        if type(default) is not int or default < 1 or name in FRACTIONS or _is_unused(run.config, key):
+        if type(default) is not int or default < 1 or name in FRACTIONS or key.startswith(unused):
             continue
         value, least = OmegaConf.select(run.config, key), int(name not in FROM_ZERO)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -124,12 +125,12 @@ def counts_are_counts(run: Run) -> str | None:
     return None
 
 
-def _is_unused(config: DictConfig, key: str) -> bool:
-    """Return whether a key belongs to a part of verl that the run does not use."""
+def _unused_parts(config: DictConfig) -> tuple[str, ...]:
+    """Return the beginnings of the keys of those parts of verl that the run does not use."""
     parts = {"critic.": has_critic(config), "reward.reward_model.": config.reward.reward_model.enable}
     parts["distillation."] = OmegaConf.select(config, "distillation.enabled")
     parts["global_profiler."] = OmegaConf.select(config, "global_profiler.steps")
-    return any(key.startswith(part) and not is_used for part, is_used in parts.items())
+    return tuple(part for part, is_used in parts.items() if not is_used)
 
 
 @rule("files")
