@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busy_machine import NATIVE_CRASH, RAYS_PATIENCE
 from waiting import PATIENCE_S
 
 from recipe.smoke import letters
@@ -27,20 +28,18 @@ STOCK_VERL = [
 ]
 NUM_STEPS = 3
 
-NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python error: Segmentation fault"]
-"""Once in hundreds of runs gloo's own thread (``pt_gloo_runloop``) ends a rank in malloc. Such a test runs once more,
-and pytest's last line says so; any other failure counts at once."""
-
-
 LONGEST = ("test_examples.py", "test_main_job.py", "test_megatron_job.py", "test_placements.py")
 """Files that begin before all others: one that begins last has a core to itself, and the other idles."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test whose job crashed in native code run once more; long files come first, what waits for ends last."""
+    """Let a test run once more whose job crashed in native code or whose Ray was not patient enough.
+
+    pytest's last line counts these. Long files come first, what waits for ends last.
+    """
     for item in items:
         if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=NATIVE_CRASH))
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[*NATIVE_CRASH, *RAYS_PATIENCE.values()]))
     items.sort(key=lambda item: (item.get_closest_marker("last") is not None, item.path.name not in LONGEST))
 
 

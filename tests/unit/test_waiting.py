@@ -2,9 +2,11 @@
 
 import ast
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from busy_machine import RAYS_PATIENCE
 
 TESTS = Path(__file__).parents[1]
 FILES = sorted(TESTS.rglob("*.py"))
@@ -66,3 +68,10 @@ def test_what_hopes_is_found(line: str) -> None:
 )
 def test_what_waits_for_a_condition_is_not(text: str) -> None:
     assert hurried("async def test():\n" + "".join(f"    {line}\n" for line in text.splitlines())) == []
+
+
+@pytest.mark.parametrize(("file", "words"), RAYS_PATIENCE.items())
+def test_what_ray_says_of_a_node_that_starts_slowly(file: str, words: str) -> None:
+    ray = find_spec("ray")
+    assert ray is not None and ray.origin is not None
+    assert words in (Path(ray.origin).parents[1] / file).read_text()

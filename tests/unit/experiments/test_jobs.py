@@ -2,7 +2,9 @@
 
 import json
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from waiting import comes_true, is_alive
@@ -23,9 +25,15 @@ def all_ends(folder: Path) -> bool:
     return comes_true(lambda: not any(map(is_alive, started)))
 
 
-def test_a_deadline_ends_what_is_running_and_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_deadline_ends_what_is_running_and_nothing_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def minutes_by_running() -> float:
+        return 60.0 * sum(log.stat().st_size > 0 for log in tmp_path.glob("*.log"))
+
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=minutes_by_running, sleep=time.sleep))
     runs = {name: ["x=1"] for name in "abc"}
-    assert not jobs.run_all(runs, tmp_path, 3, parallel=2, minutes=0.05, prefix=[sys.executable, "-c", HANGS])
+    assert not jobs.run_all(runs, tmp_path, 3, parallel=2, minutes=2, prefix=[sys.executable, "-c", HANGS])
     assert capsys.readouterr().out.count("cut off, see ") == len(list(tmp_path.glob("*.log"))) == 2
     assert all_ends(tmp_path)
 

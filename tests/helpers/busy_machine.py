@@ -1,0 +1,10 @@
+"""Failures of a test's surroundings, after which it may be tried once more; any other failure counts at once."""
+
+NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python error: Segmentation fault"]
+"""Once in hundreds of runs gloo's own thread (``pt_gloo_runloop``) ends a rank in malloc."""
+RAYS_PATIENCE = {
+    "ray/_private/node.py": "The current node timed out during startup",
+    "ray/_private/services.py": "seconds while waiting for node to startup",
+}
+"""By file of Ray's, what it says of a node that is not there after 30 s. No setting makes that longer, and on a machine
+whose cores others use a node may take more."""
