@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -106,38 +106,14 @@ class RefinerConfig:
     """What differs by the row's ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. It names every source. Null:
     nothing differs."""
 
-    @property
-    def sources(self) -> "dict[str, RefinerConfig]":
-        """The settings of each data source that ``by_source`` names.
-
-        Raises:
-            ValueError: If one names a key that cannot differ, or a wrong value.
-        """
-        return {source: self._of(f"refiner.by_source.{source}", own) for source, own in (self.by_source or {}).items()}
+    sources: "dict[str, RefinerConfig]" = field(init=False, default_factory=dict, repr=False)
+    """The settings of each data source that ``by_source`` names; ``read_refiner`` reads them."""
 
     @property
     def own_servers(self) -> "dict[str, External]":
-        """Those of ``sources`` that have servers of their own."""
+        """The settings of those data sources that have servers of their own."""
         has = {source for source, own in (self.by_source or {}).items() if own.keys() & {*OF_SERVERS}}
         return {source: one for source, one in self.sources.items() if source in has and isinstance(one, External)}
-
-    def _of(self, key: str, own: dict[str, Any]) -> "RefinerConfig":
-        known = (*BY_SOURCE, *OF_SERVERS)
-        for name in own:
-            if name == "model_path":
-                raise ValueError(f"{key}.model_path: a run hosts one model; serve another one and set {key}.url")
-            if name not in known:
-                said = f"{key}.{name}: this key cannot differ by source; those that can are: {', '.join(known)}"
-                raise ValueError(said + nearest(name, known))
-            if name in OF_SERVERS and "url" not in own and not isinstance(self, External):
-                raise ValueError(f"{key}.{name} is of a server by URL: set {key}.url as well")
-        if "url" not in own:
-            common = {one.name: getattr(self, one.name) for one in fields(self)}
-            return read_keys(key, type(self), {**common, **own, "by_source": None}, key)
-        common = {name: getattr(self, name) for name in (*BY_SOURCE, "thoughts", "rewrites", "reject_leaks")}
-        # How long the context of such a server is only it knows.
-        settings = {**common, **own, "placement": "external", "max_model_len": sys.maxsize}
-        return read_keys(key, External, settings, key)
 
     @property
     def longest_thought(self) -> int:
@@ -370,6 +346,7 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
         meant = nearest(placement, PLACEMENTS)
         raise ValueError(f"refiner.placement={placement}: set one of {', '.join(PLACEMENTS)}{meant}")
     refiner = read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
+    refiner.sources = {source: _read_source(refiner, source, own) for source, own in (refiner.by_source or {}).items()}
     of_sources = {f"refiner.by_source.{source}": one for source, one in refiner.sources.items()}
     for key, one in {"refiner": refiner, **of_sources}.items():
         if one.samples > 1 and one.is_greedy:
@@ -380,6 +357,29 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
             said = f"{key}.only_unsolved=true: nothing tells which prompts are solved"
             raise ValueError(f"{said}; set {key}.skip_reward_at_least to the highest reward")
     return refiner
+
+
+def _read_source(refiner: RefinerConfig, source: str, own: dict[str, Any]) -> RefinerConfig:
+    """Return the settings of a data source: the common ones, with the source's own in their place.
+
+    Raises:
+        ValueError: If a key cannot differ by source, or a value is wrong.
+    """
+    key, known = f"refiner.by_source.{source}", (*BY_SOURCE, *OF_SERVERS)
+    for name in own:
+        if name == "model_path":
+            raise ValueError(f"{key}.model_path: a run hosts one model; serve another one and set {key}.url")
+        if name not in known:
+            said = f"{key}.{name}: this key cannot differ by source; those that can are: {', '.join(known)}"
+            raise ValueError(said + nearest(name, known))
+        if name in OF_SERVERS and "url" not in own and not isinstance(refiner, External):
+            raise ValueError(f"{key}.{name} is of a server by URL: set {key}.url as well")
+    if "url" not in own:
+        common = {one.name: getattr(refiner, one.name) for one in fields(refiner) if one.init}
+        return read_keys(key, type(refiner), {**common, **own, "by_source": None}, key)
+    common = {name: getattr(refiner, name) for name in (*BY_SOURCE, "thoughts", "rewrites", "reject_leaks")}
+    # Only the server knows how long its context is.
+    return read_keys(key, External, {**common, **own, "placement": "external", "max_model_len": sys.maxsize}, key)
 
 
 def secret(api_key_env: str | None) -> str:

@@ -42,7 +42,7 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
     Raises:
         ValueError: If a key is not one of the class's, or a value is of a wrong type or out of bounds: one line.
     """
-    known = [field.name for field in fields(block_type)]  # type: ignore[arg-type]
+    known = [field.name for field in fields(block_type) if field.init]  # type: ignore[arg-type]
     if unknown := sorted(values.keys() - set(known)):
         meant = nearest(unknown[0], known)
         raise ValueError(f"{name}.{unknown[0]} is not a key of {chosen}; its keys are: {', '.join(known)}{meant}")

@@ -66,6 +66,8 @@ def fields_of(block: Any) -> Iterator[Key]:
     """Yield the keys of a block's class."""
     assert is_pydantic_dataclass(block)
     for name, field in block.__pydantic_fields__.items():
+        if field.init is False:  # made when the block is read, so no key
+            continue
         value = DEFAULTS_OF.get(name) if field.is_required() else field.get_default(call_default_factory=True)
         text = value if isinstance(value, str) else json.dumps(value)
         said = (

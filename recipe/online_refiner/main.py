@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.verl_glue.contract import HOOKS, caution_of_version, faults_of_contract, version_of
 from recipe.preflight import needed  # noqa: F401  # for its rule
 from recipe.preflight.attention import choose_attention
@@ -50,7 +51,7 @@ def main(config: DictConfig) -> None:
     _set_full_error(FULL_ERROR)
     says = functools.partial(last_words, config)
     try:
-        load(config)  # before anything is imported
+        blocks = load(config)  # before anything is imported
         if any(name not in config for name in ("console", "preload", "dry_run")):
             raise ValueError(
                 "a config of your own begins with `defaults: [online_refiner, _self_]`, or has a script of its own, as "
@@ -63,7 +64,7 @@ def main(config: DictConfig) -> None:
         with ends_at_signals(says):
             _enter(config)
             begin(config, "checking config, data and models")
-            plan = prepare(config)
+            plan = _prepare(config, blocks)
             locks = [] if config.dry_run else lock_folders(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
@@ -201,10 +202,17 @@ def _enter(config: DictConfig) -> None:
 def prepare(config: DictConfig) -> str:
     """Check everything that can be checked before Ray starts, make ``run_dir`` absolute and return the plan as text.
 
+    A script of your own calls this function before it trains; the command checks in the same way.
+
     Raises:
-        ValueError: If something is wrong; it names the key and says what to set, or what to install.
+        ValueError: If something is wrong; the message names the key and what to set, or what to install.
     """
-    check_packages()  # again: a script of one's own comes here only
+    check_packages()
+    return _prepare(config, load(config))
+
+
+def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
+    """Do what ``prepare`` does with a config that has been read and checked by itself."""
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir, config.records.path = _absolute(config.run_dir), _absolute(config.records.path)
     if config.trainer.resume_from_path:
@@ -212,19 +220,18 @@ def prepare(config: DictConfig) -> str:
     for role in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
         if (size := role.get("ulysses_sequence_parallel_size") or 1) > 1 and "fsdp_config" in role:
             role.fsdp_config.ulysses_sequence_parallel_size = size  # verl's older key, which it copies later itself
-    blocks = load(config)
     if line := choose_attention(config):
         print(line, file=sys.stderr)
     run = Run(config=config, blocks=blocks)
     check(run, "start")
-    # They import torch and verl, which takes seconds: only after the config itself is right.
     quieten(config)
+    # These modules import torch and verl, which takes seconds, so the config is checked first; most have rules.
     from recipe.online_refiner.verl_glue.model_configs import plan_run
-    from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401  # most for their rules
+    from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401
     from recipe.online_refiner.verl_glue.preflight.cautions import cautions
     from recipe.online_refiner.verl_glue.preflight.files import Files
     from recipe.online_refiner.verl_glue.preflight.validation import let_verl_check
-    from recipe.preflight import machine  # noqa: F401  # most for their rules
+    from recipe.preflight import machine  # noqa: F401
 
     run.files = Files(config)
     check(run, "machine")

@@ -2,13 +2,13 @@
 
 A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
 The line ends with the rule's id, which is the function's name with hyphens and is used by tests and docs. The first
-broken rule is shown. Rules on the config alone are in ``recipe/online_refiner/config/checks.py``, all others in this
+broken rule is shown. Rules on the config alone are in ``recipe/online_refiner/config/rules``, all others in this
 package; each has a case in a test.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,11 +32,12 @@ class Run:
     """The sizes of the refiner (``Plan``)."""
 
 
-Kind = Literal["paths", "config", "start", "machine", "files", "sizes"]
-"""The kind of a rule, by what it reads: the config's own text, its blocks, a start with this config, the machine, files
-of models and data, or the refiner's sizes. Rules of the first three kinds import nothing that takes seconds."""
+Kind = Literal["paths", "numbers", "config", "start", "machine", "files", "sizes"]
+"""The kind of a rule, by what it reads: paths in the config, its numbers, the whole config with its blocks, a start
+with this config, the machine, files of models and data, or the refiner's sizes. Rules are checked in this order; those
+of the first four kinds import nothing that takes seconds."""
 Rule = Callable[[Run], str | None]
-RULES: dict[Kind, list[Rule]] = {"paths": [], "config": [], "start": [], "machine": [], "files": [], "sizes": []}
+RULES: dict[Kind, list[Rule]] = {kind: [] for kind in get_args(Kind)}
 
 
 def rule(needs: Kind) -> Callable[[Rule], Rule]:

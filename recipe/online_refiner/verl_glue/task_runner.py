@@ -12,7 +12,8 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.device import auto_set_device
 
-from recipe.online_refiner.config.checks import STREAMING_MANAGER, load
+from recipe.online_refiner.config.fields import read_blocks
+from recipe.online_refiner.config.rules.refining import STREAMING_MANAGER
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, RefinedLogProbs
 from recipe.preflight.rules import MANAGER_KEY
@@ -72,7 +73,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
             return True
 
         logging.getLogger(trainer_base.__name__).addFilter(heard)
-        blocks = load(config)
+        blocks = read_blocks(config)
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
         if blocks.hosts_refiner and blocks.is_shared:

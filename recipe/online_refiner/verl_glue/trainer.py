@@ -32,8 +32,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
 
-from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.metrics import EXTRA
 from recipe.online_refiner.plan import Plan
@@ -47,7 +46,6 @@ from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects, rows_without
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import parts_of, refuse_too_few, watch
-from recipe.preflight.rules import Run, check
 from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.samples import log_records
 from recipe.runs.stop import checkpoint_before, shortened
@@ -113,7 +111,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     """What DAPO's filter took out before the first mini-batch was waited for (``StepState.filtered``)."""
 
     def __init__(self, config: DictConfig) -> None:
-        self.blocks: RefinementConfig = load(config)
+        self.blocks = read_blocks(config)
         self.run_dir = RunDir(config.run_dir)
         self.num_restarts = 0
         # Made in set-up, which verl's constructor does not do.
@@ -138,9 +136,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         for role in self.role_worker_mapping.keys() & ACTOR_ROLES:
             self.role_worker_mapping[role] = ray.remote(ActorWorker)
         if self.blocks.hosts_refiner:
-            run = Run(config=self.config, blocks=self.blocks)
-            self.plan = run.plan = plan_run(self.config, self.blocks, tokenizer=self.tokenizer)
-            check(run, "sizes")  # a recipe of one's own may not have checked before
+            self.plan = plan_run(self.config, self.blocks, tokenizer=self.tokenizer)
             self.hosting = Hosting(self.config, self.blocks, self.plan)
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
         self.run_dir.write_stage("loading the policy")

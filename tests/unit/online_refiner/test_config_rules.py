@@ -13,8 +13,10 @@ from composed_main import CONFIG, composed
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.config.checks import LARGEST_RANK, load, micro_batches_are_filled
+from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.megatron import layout
+from recipe.online_refiner.config.rules.sizes import micro_batches_are_filled
+from recipe.online_refiner.config.rules.verl_keys import LARGEST_RANK
 from recipe.online_refiner.main import command
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
 from recipe.preflight.rules import RULES, Run, rule_id
@@ -172,10 +174,8 @@ def test_what_a_data_source_is_refined_by() -> None:
         like, cold, far = refiner.sources.values()
         assert (like.temperature, like.skip_reward_at_least, like.max_model_len) == (0.5, 1.0, 900)
         assert (cold.temperature, cold.skip_reward_at_least, cold.max_model_len) == (0.0, None, 900)
-        assert type(like) is type(cold) is type(refiner) and {**vars(like), "by_source": 0} == {
-            **vars(refiner),
-            "by_source": 0,
-        }
+        own_keys = {"by_source": 0, "sources": 0}
+        assert type(like) is type(cold) is type(refiner) and {**vars(like), **own_keys} == {**vars(refiner), **own_keys}
         assert isinstance(far, External) and far.url == ["http://b/v1"] and far.api_key_env is None
         assert (far.temperature, far.skip_reward_at_least, far.max_model_len) == (0.5, 1.0, sys.maxsize)
         assert {*refiner.own_servers} == {"far"}
@@ -661,7 +661,7 @@ def test_an_engine_beside_a_strategy_is_refused_before_its_settings_are_read(pla
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {*MISTAKES} == {rule_id(one) for kind in ("paths", "config") for one in RULES[kind]}
+    assert {*MISTAKES} == {rule_id(one) for kind in ("paths", "numbers", "config") for one in RULES[kind]}
 
 
 SIZE = f"{ACTOR}.ppo_mini_batch_size"

@@ -20,7 +20,7 @@ from waiting import comes_true
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine.group import Refiner
 from refiner_worker import external
-from refiner_worker.config import TEMPLATES, External
+from refiner_worker.config import TEMPLATES, External, read_refiner
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.sources import RefinerBySource
@@ -397,7 +397,7 @@ def test_a_dead_server_of_a_data_source_costs_that_source(tokenizer: Any) -> Non
     """Sources without servers of their own share the common ones: what is in flight, and who is gone."""
     with serving(always(GOOD)) as common, serving(always(GOOD)) as far:
         own = {"like": {}, "warm": {"temperature": 0.5}, "far": {"url": far.url}, "dead": {"url": closed_port()}}
-        settings = config(common.url, by_source=own)
+        settings = read_refiner({**vars(config(common.url)), "by_source": own})
         both = RefinerBySource(ExternalRefiner(settings), settings)
         both.wake_up()
         client = pickle.loads(pickle.dumps(both.client().shared(64)))  # as it comes to a worker

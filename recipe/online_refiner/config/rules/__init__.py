@@ -1,0 +1,9 @@
+"""Rules on the config alone, by subject (``recipe/preflight/rules.py`` describes what a rule is).
+
+A rule of one constraint or placement is in the class of that mode or placement (``refusal``). Values that verl itself
+refuses with a clear message have no rule here.
+"""
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"

@@ -1,0 +1,139 @@
+"""What sizes require of each other, once the configs of the models are read."""
+
+from recipe.online_refiner.config import megatron
+from recipe.online_refiner.config.replicas import replica_size
+from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
+from recipe.online_refiner.config.rules.shares import num_shares
+from recipe.preflight.rules import Run, has_critic, rule
+from recipe.sizing.cuts import cuts
+from recipe.sizing.refusals import refusals
+
+
+@rule("sizes")
+def policy_reads_prompt_and_response(run: Run) -> str | None:
+    """The policy's context holds prompt and response, and what its engine is told."""
+    shape, rollout, data = run.plan.policy_shape, run.config.actor_rollout_ref.rollout, run.config.data
+    if shape is None or not shape.max_positions:
+        return None
+    longest, positions = data.max_prompt_length + data.max_response_length, shape.max_positions
+    if longest <= (rollout.max_model_len or positions) <= positions:
+        return None
+    told = "" if rollout.max_model_len is None else f"{ROLLOUT}.max_model_len={rollout.max_model_len}: "
+    return (
+        f"{told}the policy's context must hold data.max_prompt_length + data.max_response_length = {longest} tokens, "
+        f"and the model reads {positions}; lower data.max_response_length, leave max_model_len null, or set "
+        f"{MODEL}.override_config.max_position_embeddings"
+    )
+
+
+@rule("sizes")
+def refiner_reads_prompt_and_response(run: Run) -> str | None:
+    """The refiner's context holds prompt and response, and its model can read it."""
+    plan = run.plan
+    if not run.blocks.hosts_refiner or plan.least_model_len <= plan.max_model_len <= plan.max_positions:
+        return None
+    return (
+        f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response, or "
+        f"the template alone) and {plan.max_positions} (what the reference model can read); leave it null to derive it"
+    )
+
+
+@rule("sizes")
+def thought_leaves_room_for_an_answer(run: Run) -> str | None:
+    """The longest prompt and the longest thought of the refiner do not fill its context."""
+    plan, refiner = run.plan, run.blocks.refiner
+    if not run.blocks.refines or not plan.prompt.thoughts:
+        return None
+    prompts = {"refiner": (refiner, plan.prompt)}
+    for source, one in refiner.sources.items():
+        if source not in refiner.own_servers:
+            prompts[f"refiner.by_source.{source}"] = one, plan.prompts[source]
+    for key, (one, prompt) in prompts.items():
+        if prompt.max_tokens(run.config.data.max_prompt_length, 0) + one.longest_thought >= plan.max_model_len:
+            return (
+                f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, "
+                f"{plan.max_model_len}; set {key}.thought_length lower"
+            )
+    return None
+
+
+@rule("sizes")
+def shared_servers_read_it_too(run: Run) -> str | None:
+    """Shared servers can read the refiner's prompt, and the actor what it scores in place for them."""
+    if not run.blocks.is_shared:
+        return None
+    plan, actor, rollout = run.plan, run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
+    if (rollout.max_model_len or plan.max_model_len) < plan.max_model_len:
+        return (
+            f"{ROLLOUT}.max_model_len={rollout.max_model_len} is less than a refiner prompt with its answer, "
+            f"{plan.max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
+        )
+    budget = rollout.log_prob_max_token_len_per_gpu
+    if not rollout.log_prob_use_dynamic_bsz or budget * num_shares(actor) >= plan.in_place_tokens:
+        return None
+    return (
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={budget} is less than constraint.in_place_template and a response "
+        f"after it, {plan.in_place_tokens} tokens; raise it"
+    )
+
+
+@rule("sizes")
+def replicas_fit(run: Run) -> str | None:
+    """The replicas of rollout and refiner fit on their GPUs, in equal parts of a node or in whole nodes."""
+    plan, wanted, tensor = run.plan, run.blocks.refiner.num_replicas or 1, "rollout.tensor_model_parallel_size"
+    rollout, trainer = run.config.actor_rollout_ref.rollout, run.config.trainer
+    if trainer.v1.trainer_mode != "separate_async" and replica_size(rollout) > plan.num_gpus:
+        return f"a replica of the rollout needs {replica_size(rollout)} GPUs; lower actor_rollout_ref.{tensor}"
+    if run.blocks.refiner.placement == "external":
+        return None
+    size, num_gpus = plan.replica_size, plan.refiner_gpus
+    if num_gpus // size < wanted:
+        said = f"refiner.num_replicas={wanted} replicas of {size} GPUs do not fit on {num_gpus}"
+        return f"{said}; lower refiner.num_replicas, or the GPUs of one (+refiner.{tensor}=1)"
+    per_node = run.blocks.refiner.n_gpus_per_node or trainer.n_gpus_per_node
+    if num_gpus % size == 0 and (per_node % size == 0 or size % per_node == 0):
+        return None
+    return (
+        f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
+        f"+refiner.{tensor} to a divisor or a multiple of the GPUs of a node"
+    )
+
+
+@rule("sizes")
+def models_can_be_shared(run: Run) -> str | None:
+    """The GPUs that share a model have equal shares of its heads and layers (``recipe/sizing/cuts.py``)."""
+    return next(filter(None, (one.refusal() for one in cuts(run.config, run.blocks, run.plan))), None)
+
+
+@rule("sizes")
+def micro_batches_are_filled(run: Run) -> str | None:
+    """A rank's rows of a mini-batch are whole micro-batches, as verl's ``prepare_micro_batches`` asserts."""
+    config, n = run.config, run.config.actor_rollout_ref.rollout.n
+    blocks = {ACTOR: config.actor_rollout_ref.actor}
+    if has_critic(config):
+        blocks["critic"] = config.critic
+    for key, block in blocks.items():
+        size = 1 if block.use_dynamic_bsz else block.ppo_micro_batch_size_per_gpu or 1
+        if blocks[ACTOR].strategy == "megatron":
+            num_ranks, multiple = megatron.layout(config)["data"], size * megatron.micro_batch_group(block.megatron)
+        else:
+            num_ranks, multiple = max(1, run.plan.num_gpus // num_shares(block)), size
+        num_rows, rest = divmod(block.ppo_mini_batch_size * n, num_ranks)
+        if rest:
+            return (
+                f"{key}.ppo_mini_batch_size={block.ppo_mini_batch_size} times {ROLLOUT}.n={n} is no multiple of the "
+                f"{num_ranks} ranks that share it; change one of them"
+            )
+        if num_rows % multiple:
+            groups = f" (times {multiple // size} of Megatron's virtual pipeline stages)" if multiple > size else ""
+            return (
+                f"{key}.ppo_micro_batch_size_per_gpu={size}{groups} does not divide a rank's {num_rows} rows of a "
+                f"mini-batch ({key}.ppo_mini_batch_size * {ROLLOUT}.n / {num_ranks}); set a divisor of them"
+            )
+    return None
+
+
+@rule("sizes")
+def memory_is_there(run: Run) -> str | None:
+    """What is surely in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
+    return next(refusals(run.plan.footprint(run.config, run.blocks)), None)

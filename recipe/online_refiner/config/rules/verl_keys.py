@@ -1,0 +1,103 @@
+"""Keys of verl that verl would ignore, or read in another way than a user means."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
+from recipe.preflight.rules import Run, has_critic, rule
+
+FOLDERS = (
+    "run_dir",
+    *(f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")),
+    "trainer.resume_from_path",
+    "global_profiler.save_path",
+)
+"""Folders that verl or this extension makes or reads by the operating system."""
+
+
+@rule("paths")
+def folders_are_local(run: Run) -> str | None:
+    """No folder is a URL of an object store: a folder of that name would be made in the working directory."""
+    for key in FOLDERS:
+        name = OmegaConf.select(run.config, key)
+        if name and "://" in str(name):
+            return (
+                f"{key}={name} is a URL, and a local folder is needed, such as runs/a; examples/cluster/upload.py "
+                "copies checkpoints to an object store"
+            )
+    return None
+
+
+@rule("config")
+def shards_divide_the_gpus(run: Run) -> str | None:
+    """FSDP's groups of ``fsdp_size`` GPUs are as large as each other."""
+    num_gpus = run.config.trainer.nnodes * run.config.trainer.n_gpus_per_node
+    keys = [f"{ACTOR}.fsdp_config.fsdp_size", "actor_rollout_ref.ref.fsdp_config.fsdp_size"]
+    for key in [*keys, *(["critic.fsdp.fsdp_size"] if has_critic(run.config) else [])]:
+        size = OmegaConf.select(run.config, key) or 0
+        if 0 < size < num_gpus and num_gpus % size:
+            return f"{key}={size} does not divide the {num_gpus} GPUs of the trainer; set a divisor, or -1 for all"
+    return None
+
+
+@rule("config")
+def keys_do_what_they_say(run: Run) -> str | None:
+    """No key of verl is silently without effect, or turned into another value."""
+    actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
+    for key in ("trainer.project_name", "trainer.experiment_name"):
+        if not isinstance(name := OmegaConf.select(run.config, key), str):
+            return f"{key}={name!r} is no text, as Hydra reads numbers; quote it: {key}='\"NAME\"'"
+    limits = (actor.clip_ratio_low, actor.clip_ratio_high)
+    if None not in limits and actor.clip_ratio not in (0.2, *limits):  # verl's default: who sets the limits leaves it
+        return (
+            f"{ACTOR}.clip_ratio={actor.clip_ratio} is not read beside clip_ratio_low={limits[0]} and "
+            f"clip_ratio_high={limits[1]}; set these"
+        )
+    if rollout.get("full_determinism") and rollout.n > 1:
+        return (
+            f"{ROLLOUT}.full_determinism=true gives all responses to a prompt one seed, so they are equal and teach "
+            f"nothing; set it to false, or {ROLLOUT}.n=1"
+        )
+    return None
+
+
+UNREAD = {
+    f"{ACTOR}.grad_clip": (1.0, f"{ACTOR}.optim.clip_grad"),
+    "critic.grad_clip": (1.0, "critic.optim.clip_grad"),
+    "critic.ulysses_sequence_parallel_size": (1, "critic.fsdp.ulysses_sequence_parallel_size"),
+}
+"""Such keys with their defaults, and the keys that are read."""
+
+
+@rule("config")
+def keys_are_read(run: Run) -> str | None:
+    """Rewards, clipping of gradients, and the critic's sharing of sequences are set by the keys that verl 0.9 reads."""
+
+    def is_set(value: Any) -> bool:
+        return any(map(is_set, value.values())) if isinstance(value, DictConfig) else value is not None
+
+    for name in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        if is_set(run.config.get(name)):
+            return f"{name}: verl does not read this block any more; set the keys of reward, such as reward.{name}"
+    for key, (default, instead) in UNREAD.items():
+        if (value := OmegaConf.select(run.config, key, default=default)) != default:
+            return f"{key}={value} is not read; set {instead}"
+    return None
+
+
+LARGEST_RANK = 512
+"""The largest rank of an adapter that vLLM serves (``MaxLoRARanks`` of its ``config/lora.py``)."""
+
+
+@rule("config")
+def adapter_can_be_served(run: Run) -> str | None:
+    """The policy's adapter is one that vLLM serves."""
+    model = run.config.actor_rollout_ref.model
+    ranks = {f"{MODEL}.lora_rank": model.lora_rank, f"{MODEL}.lora.rank": OmegaConf.select(model, "lora.rank") or 0}
+    if run.config.actor_rollout_ref.rollout.name != "vllm" or OmegaConf.select(model, "lora.merge"):
+        return None
+    for key, rank in ranks.items():
+        if rank > LARGEST_RANK:
+            return f"{key}={rank}: vLLM serves adapters up to a rank of {LARGEST_RANK}; lower it"
+    return None
