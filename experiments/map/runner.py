@@ -20,7 +20,7 @@ import torch
 
 from experiments.map import arms, bases
 from experiments.map.design import EVERY, LONG, POINTS, Spec, read, spec_of
-from experiments.map.step import Counts, Run, solved
+from experiments.map.step import Counts, Learner, solved
 from experiments.map.tasks import NAMES, Question, questions
 
 NUM_HELD_OUT = 600
@@ -91,7 +91,7 @@ def run(spec: Spec) -> dict[str, Any]:
     """Do a run and return its line: curves at each validation, of training since the last one."""
     began, point, arm = time.process_time(), POINTS[spec.point], arms.ARMS[spec.arm]
     weights = bases.base(point.strength, spec.base_seed)
-    policy = Run(
+    policy = Learner(
         config=arms.config_of(arm.overrides(spec.weight), point.rate),
         weights=weights,
         seed=spec.seed,

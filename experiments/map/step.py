@@ -66,7 +66,7 @@ class Counts:
 
 
 @dataclass
-class Run:
+class Learner:
     """A policy that learns from one base, with one arm's config."""
 
     config: DictConfig
@@ -386,7 +386,7 @@ assert NONE == -1, "a padded counterpart is no counterpart"
 
 
 @torch.no_grad()
-def solved(run: Run, asked: Sequence[Question], seed: int) -> list[bool]:
+def solved(run: Learner, asked: Sequence[Question], seed: int) -> list[bool]:
     """Return which questions the policy solves, one answer each."""
     generator = torch.Generator().manual_seed(seed)
     prompts = torch.tensor([one.prompt for one in asked])

@@ -13,7 +13,7 @@ from experiments.map import bases
 from experiments.map.arms import config_of
 from experiments.map.model import Model, generate
 from experiments.map.runner import append, claimed, fingerprint
-from experiments.map.step import Run
+from experiments.map.step import Learner
 from experiments.map.tasks import EOS, LONGEST_ANSWER, REWARDS, RULES, Question, questions
 from experiments.rates.design import (
     EVERY,
@@ -83,7 +83,7 @@ def divergence(policy: Model, reference: Model, asked: tuple[Question, ...], see
 class Curves:
     """What a run measures of its policy each EVERY tokens."""
 
-    def __init__(self, run: Run, spec: Spec) -> None:
+    def __init__(self, run: Learner, spec: Spec) -> None:
         """Measure nothing yet."""
         self.run, self.spec = run, spec
         self.rules = TRAINED_RULES if spec.task == "four" else ALL_RULES
@@ -117,10 +117,10 @@ class Curves:
         }
 
 
-def begun(spec: Spec, weights: dict[str, Tensor]) -> tuple[Run, int]:
+def begun(spec: Spec, weights: dict[str, Tensor]) -> tuple[Learner, int]:
     """Return a run before its first step, and the tokens that its preparation wrote."""
     method = METHODS[spec.method]
-    run = Run(
+    run = Learner(
         config=config_of(method.overrides(spec.weight), spec.rate),
         weights=weights,
         seed=spec.seed,

@@ -23,7 +23,7 @@ from recipe.online_refiner.verl_glue.contract import HOOKS, caution_of_version, 
 from recipe.preflight import needed  # noqa: F401  # for its rule
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 from recipe.preflight.spelling import in_one_line, unknown
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
@@ -60,7 +60,7 @@ def main(config: DictConfig) -> None:
         for key, values in OWN_KEYS.items():
             if config[key] not in values:
                 raise ValueError(unknown(key, config[key], [str(value).lower() for value in values]))
-        check(Run(config=config, blocks=None), "start")
+        check(PlannedRun(config=config, blocks=None), "start")
         with ends_at_signals(says):
             _enter(config)
             begin(config, "checking config, data and models")
@@ -222,7 +222,7 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
             role.fsdp_config.ulysses_sequence_parallel_size = size  # verl's older key, which it copies later itself
     if line := choose_attention(config):
         print(line, file=sys.stderr)
-    run = Run(config=config, blocks=blocks)
+    run = PlannedRun(config=config, blocks=blocks)
     check(run, "start")
     quieten(config)
     # These modules import torch and verl, which takes seconds, so the config is checked first; most have rules.

@@ -13,14 +13,14 @@ from ray._private.utils import get_num_cpus, get_ray_address_file, read_ray_addr
 
 from recipe.own_names import hidden_in
 from recipe.preflight.attention import FLASH, chosen_attention, trained_models
-from recipe.preflight.rules import Run, is_elsewhere, rule
+from recipe.preflight.rules import PlannedRun, is_elsewhere, rule
 
 SECONDS_TO_ANSWER = 3
 """Seconds within which a Ray cluster takes a connection."""
 
 
 @rule("machine")
-def names_are_not_hidden(run: Run) -> str | None:
+def names_are_not_hidden(run: PlannedRun) -> str | None:
     """No module in the working folder hides a package of this project."""
     working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
     path = run.config.reward.custom_reward_function.path or ""
@@ -29,7 +29,7 @@ def names_are_not_hidden(run: Run) -> str | None:
 
 
 @rule("machine")
-def trl_has_what_verl_patches(run: Run) -> str | None:
+def trl_has_what_verl_patches(run: PlannedRun) -> str | None:
     """Where TRL is installed, verl finds the class that it patches there for any model (``apply_monkey_patch``)."""
     if importlib.util.find_spec("trl") is None:
         return None
@@ -44,7 +44,7 @@ def trl_has_what_verl_patches(run: Run) -> str | None:
 
 
 @rule("machine")
-def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
+def sequences_are_shared_by_flash_attention(run: PlannedRun) -> str | None:
     """Where GPUs share a sequence, attention is flash attention."""
     config = run.config
     sizes = {
@@ -68,7 +68,7 @@ def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
 
 
 @rule("machine")
-def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
+def segments_expand_where_vllm_sees_it(run: PlannedRun) -> str | None:
     """Engines that sleep do not get torch's expandable segments."""
     name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
     value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
@@ -78,7 +78,7 @@ def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
 
 
 @rule("machine")
-def ray_cluster_answers(run: Run) -> str | None:
+def ray_cluster_answers(run: PlannedRun) -> str | None:
     """Somebody listens at the address of the Ray cluster that the run would join."""
     ray_init = run.config.ray_kwargs.ray_init
     file = Path(get_ray_address_file(ray_init.get("_temp_dir")))
@@ -100,7 +100,7 @@ def ray_cluster_answers(run: Run) -> str | None:
 
 
 @rule("machine")
-def folders_can_be_written(run: Run) -> str | None:
+def folders_can_be_written(run: PlannedRun) -> str | None:
     """The run's folders can be made and written to, where the run is meant for this machine."""
     if not run.config.trainer.default_local_dir:
         return "trainer.default_local_dir=null: verl looks there for a checkpoint; set a folder"
@@ -121,7 +121,7 @@ def folders_can_be_written(run: Run) -> str | None:
 
 
 @rule("machine")
-def machine_has_the_workers(run: Run) -> str | None:
+def machine_has_the_workers(run: PlannedRun) -> str | None:
     """The machine has a GPU (or core) for each worker of a node."""
     num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices
     if num_there is None or num_workers <= num_there:
@@ -134,7 +134,7 @@ def machine_has_the_workers(run: Run) -> str | None:
 
 
 @rule("machine")
-def machine_has_the_pools(run: Run) -> str | None:
+def machine_has_the_pools(run: PlannedRun) -> str | None:
     """The machine has GPUs for all pools."""
     if run.files.num_devices is None:
         return None
@@ -151,7 +151,7 @@ def machine_has_the_pools(run: Run) -> str | None:
 
 
 @rule("machine")
-def machine_has_the_cpus(run: Run) -> str | None:
+def machine_has_the_cpus(run: PlannedRun) -> str | None:
     """Ray has the CPUs that verl reserves."""
     queue = run.config.transfer_queue.backend
     if run.files.num_devices is None or queue.storage_backend != "SimpleStorage":

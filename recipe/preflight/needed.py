@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from recipe.preflight.rules import Run, rule
+from recipe.preflight.rules import PlannedRun, rule
 
 NEEDED = {
     "actor_rollout_ref.model.path": ("~/models/deepseek-llm-7b-chat", "Qwen/Qwen2.5-0.5B-Instruct"),
@@ -15,7 +15,7 @@ NEEDED = {
 
 
 @rule("start")
-def needed_keys_are_set(run: Run) -> str | None:
+def needed_keys_are_set(run: PlannedRun) -> str | None:
     """No model or data file is verl's default, unless a file exists at that path."""
     unset = {
         key: (default, example)

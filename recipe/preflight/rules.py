@@ -1,9 +1,9 @@
 """The definition of a rule: a condition that a run has to meet before Ray starts.
 
-A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
-The line ends with the rule's id, which is the function's name with hyphens and is used by tests and docs. The first
-broken rule is shown. Rules on the config alone are in ``recipe/online_refiner/config/rules``, all others in this
-package; each has a case in a test.
+A rule is a function of a :class:`PlannedRun`. It returns None, or one line for the user: what is wrong, and which key
+to set. The line ends with the rule's id, which is the function's name with hyphens and is used by tests and docs. The
+first broken rule is shown. Rules on the config alone are in ``recipe/online_refiner/config/rules``, rules that look at
+verl in ``recipe/online_refiner/verl_glue/preflight``, all others in this package; each has a case in a test.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SET_A_MODEL = "set a model folder or a hub id, such as Qwen/Qwen2.5-0.5B-Instruc
 
 
 @dataclass(kw_only=True)
-class Run:
+class PlannedRun:
     """A run before it starts; ``files`` and ``plan`` are set before rules that need them are checked."""
 
     config: DictConfig
@@ -36,7 +36,7 @@ Kind = Literal["paths", "numbers", "config", "start", "machine", "files", "sizes
 """The kind of a rule, by what it reads: paths in the config, its numbers, the whole config with its blocks, a start
 with this config, the machine, files of models and data, or the refiner's sizes. Rules are checked in this order; those
 of the first four kinds import nothing that takes seconds."""
-Rule = Callable[[Run], str | None]
+Rule = Callable[[PlannedRun], str | None]
 RULES: dict[Kind, list[Rule]] = {kind: [] for kind in get_args(Kind)}
 
 
@@ -50,7 +50,7 @@ def rule(needs: Kind) -> Callable[[Rule], Rule]:
     return added
 
 
-def check(run: Run, needs: Kind) -> None:
+def check(run: PlannedRun, needs: Kind) -> None:
     """Check a run by the rules of one kind.
 
     Raises:

@@ -8,12 +8,12 @@ from recipe.online_refiner.verl_glue.model_configs import plan_run
 from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401  # their rules
 from recipe.online_refiner.verl_glue.preflight.files import Files
 from recipe.preflight import machine, needed  # noqa: F401  # their rules
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 
 
-def checked(config: DictConfig) -> Run:
+def checked(config: DictConfig) -> PlannedRun:
     """Check a run by all rules."""
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     check(run, "start")
     run.files = Files(config)
     check(run, "machine")

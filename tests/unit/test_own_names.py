@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from recipe.online_refiner.config.checks import load
 from recipe.own_names import hidden_in
 from recipe.preflight.machine import names_are_not_hidden
-from recipe.preflight.rules import Run
+from recipe.preflight.rules import PlannedRun
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 
@@ -59,7 +59,7 @@ def test_files_that_rays_workers_would_find_first(
     else:
         monkeypatch.chdir(tmp_path)
     config.reward.custom_reward_function.path = reward
-    found = names_are_not_hidden(Run(config=config, blocks=load(config)))
+    found = names_are_not_hidden(PlannedRun(config=config, blocks=load(config)))
     assert (found is not None) == is_hidden
     assert found is None or f"{tmp_path}/{name}.py" in found
 

@@ -12,7 +12,7 @@ from recipe.online_refiner.config.rules import (  # noqa: F401  # for their rule
     trainers,
     verl_keys,
 )
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 
 
 def load(config: DictConfig) -> RefinementConfig:
@@ -21,8 +21,8 @@ def load(config: DictConfig) -> RefinementConfig:
     Raises:
         ValueError: If a key is wrong, or values do not go together.
     """
-    check(Run(config=config, blocks=None), "paths")  # first: other paths are derived from them
-    run = Run(config=config, blocks=read_blocks(config))
+    check(PlannedRun(config=config, blocks=None), "paths")  # first: other paths are derived from them
+    run = PlannedRun(config=config, blocks=read_blocks(config))
     check(run, "numbers")  # before the other rules, which compute with them
     check(run, "config")
     return run.blocks

@@ -15,7 +15,7 @@ from experiments.collapse import design, page, runner, unrelated
 from experiments.collapse.design import ARMS, RATES, SEEDS, Job
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 
 CONFIG = str(Path(str(configs.__file__)).parent)
 OWN = Path(__file__).parents[3] / "experiments" / "config"
@@ -57,7 +57,7 @@ def test_every_arm_is_a_valid_configuration(arm: str) -> None:
     overrides = [SEARCHED, *Job(arm, 1e-4, 3).overrides]
     with initialize_config_dir(CONFIG, version_base=None):
         config = compose("online_refiner", overrides=overrides)
-    check(Run(config=config, blocks=load(config)), "config")
+    check(PlannedRun(config=config, blocks=load(config)), "config")
     assert config.actor_rollout_ref.actor.optim.lr == 1e-4 and config.data.seed == 3
     assert config.trainer.total_training_steps == 24 and not config.algorithm.filter_groups.enable
     assert (config.refiner.template == "again") == (arm == "second_sample_1")

@@ -20,7 +20,7 @@ from verl.trainer.ppo import core_algos
 
 from experiments.map import arms, bases
 from experiments.map.model import Model
-from experiments.map.step import Row, Run
+from experiments.map.step import Learner, Row
 from experiments.map.tasks import LONGEST, VOCABULARY, questions
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.verl_glue.rows import with_pair
@@ -37,12 +37,12 @@ def queue() -> Iterator[None]:
         yield
 
 
-def begun(name: str) -> tuple[Run, list[Row]]:
+def begun(name: str) -> tuple[Learner, list[Row]]:
     """Return a run of an arm and a step's rows, with answers and refinements of all kinds."""
     arm, rng = arms.ARMS[name], np.random.default_rng(3)
     torch.manual_seed(0)
     weights = Model(VOCABULARY, LONGEST).state_dict()
-    run = Run(config=arms.config_of(arm.overrides(0.1), RATE), weights=weights, seed=1, num_steps=1)
+    run = Learner(config=arms.config_of(arm.overrides(0.1), RATE), weights=weights, seed=1, num_steps=1)
     with torch.no_grad():
         for weight in run.policy.parameters():
             weight += 0.02 * torch.randn(weight.shape)  # pi_theta is not pi_0
@@ -86,7 +86,7 @@ class Refined(Workers):
 class MapTrainer(Trainer):
     """The trainer of a run of the map."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Learner) -> None:
         super().__init__()
         self.config, self.blocks = run.config, read_blocks(run.config)
         self.workers = Refined()  # type: ignore[assignment]
@@ -103,7 +103,7 @@ class MapTrainer(Trainer):
         return super()._compute_advantage(batch, metrics=metrics)
 
 
-def queued(run: Run, rows: list[Row]) -> Any:
+def queued(run: Learner, rows: list[Row]) -> Any:
     """Put a step's rows into the queue, as agent loop and refine workers would have."""
     prompts = [row.rollout.prompt_ids for row in rows]
     responses = [row.turn.ids for row in rows]

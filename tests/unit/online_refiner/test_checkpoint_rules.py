@@ -19,7 +19,7 @@ from recipe.online_refiner.verl_glue.preflight.checkpoints import (
     newest_whole,
     wrong_with_checkpoint,
 )
-from recipe.preflight.rules import Run
+from recipe.preflight.rules import PlannedRun
 
 LATEST = "latest_checkpointed_iteration.txt"
 ACTOR = "actor_rollout_ref.actor"
@@ -46,7 +46,7 @@ def save_step(folder: Path, step: int, **settings: Any) -> Path:
 
 def wrong(config: DictConfig) -> str | None:
     """Return the line of the rule alone, without that of any other: all rules together take most of a second."""
-    return checkpoint_can_be_resumed(Run(config=config, blocks=None))
+    return checkpoint_can_be_resumed(PlannedRun(config=config, blocks=None))
 
 
 def cut(path: Path) -> None:

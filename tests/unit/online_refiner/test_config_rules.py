@@ -19,7 +19,7 @@ from recipe.online_refiner.config.rules.sizes import micro_batches_are_filled
 from recipe.online_refiner.config.rules.verl_keys import LARGEST_RANK
 from recipe.online_refiner.main import command
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
-from recipe.preflight.rules import RULES, Run, rule_id
+from recipe.preflight.rules import RULES, PlannedRun, rule_id
 from refiner_worker.config import External
 
 
@@ -685,7 +685,7 @@ def test_virtual_stages_get_whole_groups_of_micro_batches(changes: dict[str, Any
     config = pickle.loads(on_megatron())
     for key, value in changes.items():
         OmegaConf.update(config, key, value)
-    found = micro_batches_are_filled(Run(config=config, blocks=load(config)))
+    found = micro_batches_are_filled(PlannedRun(config=config, blocks=load(config)))
     assert (found is not None) is refused and (found is None or "virtual pipeline stages" in found)
 
 
@@ -695,7 +695,7 @@ def test_a_critic_shares_sequences_by_its_own_key(shares: int, refused: bool) ->
     sizes = [f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{ROLLOUT}.n=2"]
     of_critic = ["critic.enable=true", "critic.ppo_micro_batch_size_per_gpu=4", f"critic.fsdp.{ULYSSES}={shares}"]
     config = composed(*sizes, *of_critic, f"{ACTOR}.use_dynamic_bsz=false")
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.plan = SimpleNamespace(num_gpus=4)
     found = micro_batches_are_filled(run)
     assert (found is not None) is refused and (found is None or found.startswith("critic."))

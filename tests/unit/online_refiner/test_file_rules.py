@@ -20,7 +20,7 @@ from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.model_configs import plan_run
 from recipe.online_refiner.verl_glue.preflight import trials
 from recipe.preflight.needed import NEEDED
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 
 ACTOR = "actor_rollout_ref.actor"
 CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
@@ -63,7 +63,7 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
     assert error_of(config).startswith("refiner.thoughts")
 
 
-def checked_with(config: DictConfig, template: str, by_source: dict[str, Any] | None) -> Run:
+def checked_with(config: DictConfig, template: str, by_source: dict[str, Any] | None) -> PlannedRun:
     config.refiner.template, config.refiner.by_source = template, by_source
     return checked(config)
 
@@ -549,7 +549,7 @@ def test_final_answers(
 def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 3, 2
     config.refiner.rollout = {"tensor_model_parallel_size": 2}
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.plan = plan_run(config, run.blocks, tokenizer=AutoTokenizer.from_pretrained(run.blocks.refiner.model_path))
     with pytest.raises(ValueError, match=r"\[replicas-fit\]$"):
         check(run, "sizes")

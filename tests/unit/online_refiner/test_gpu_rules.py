@@ -14,7 +14,7 @@ from verl.utils import torch_functional
 from recipe.online_refiner.config.checks import load
 from recipe.preflight import attention, machine  # noqa: F401  # its rules
 from recipe.preflight.attention import LIBRARY, choose_attention, chosen_attention
-from recipe.preflight.rules import Run, check
+from recipe.preflight.rules import PlannedRun, check
 
 ACTOR = "actor_rollout_ref.model"
 CHOICE = "override_config.attn_implementation"
@@ -28,7 +28,7 @@ def is_installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def error_of(*overrides: str) -> str:
     config = composed(*overrides)
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     choose_attention(config)
     run.files = SimpleNamespace(num_devices=None)
     try:

@@ -20,7 +20,7 @@ from recipe.online_refiner.verl_glue.preflight import names
 from recipe.online_refiner.verl_glue.preflight.cautions import cautions
 from recipe.online_refiner.verl_glue.preflight.files import Files
 from recipe.preflight.noise import LOGGERS, OF_MEGATRON, quieten
-from recipe.preflight.rules import RULES, Run, rule_id
+from recipe.preflight.rules import RULES, PlannedRun, rule_id
 
 ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "actor.optim"))
 ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
@@ -43,7 +43,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         OmegaConf.update(config, key, value, force_add=True)
     if config.actor_rollout_ref.actor.policy_loss.loss_mode == "bypass_mode":
         config.constraint.mode = "penalty"  # the default refuses it
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.files = Files(config)
     for one in RULES["files"]:
         if one.__module__ == names.__name__ and (line := one(run)):
@@ -220,7 +220,7 @@ def test_an_eta_that_was_never_tried(
     config: DictConfig, mode: str, target: str, eta: float | None, warning: str | None
 ) -> None:
     config.constraint.update(mode=mode, target=target, eta=eta)
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.files = Files(config)
     found = cautions(run)
     assert found[0].startswith(warning) if warning else found == []
@@ -257,7 +257,7 @@ def test_a_chat_template_whose_end_of_turn_stops_no_engine(
 )
 def test_rows_of_a_limit_that_each_start_draws_anew(config: DictConfig, settings: dict, key: str | None) -> None:
     config.data.update(settings)
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.files = Files(config)
     found = cautions(run)
     assert found == [] if key is None else found[0].startswith(f"{key} without data.seed: ")
@@ -276,7 +276,7 @@ def test_a_model_whose_frequencies_vllm_and_the_trainer_choose_apart(
     Phi3Config(**sizes, **limit, pad_token_id=0, rope_parameters=rope).save_pretrained(folder)
     config.actor_rollout_ref.model.path = str(folder)
     config.actor_rollout_ref.rollout.max_model_len = length
-    run = Run(config=config, blocks=load(config))
+    run = PlannedRun(config=config, blocks=load(config))
     run.files = Files(config)
     heard = [line for line in cautions(run) if "longrope" in line]
     assert len(heard) == is_heard and all("max_model_len=64 or less" in line for line in heard)

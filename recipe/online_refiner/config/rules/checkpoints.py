@@ -3,7 +3,7 @@
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from recipe.online_refiner.config.rules import ACTOR
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import PlannedRun, has_critic, rule
 from recipe.preflight.spelling import unknown
 
 CONTENTS = ("model", "optimizer", "extra", "hf_model")
@@ -11,7 +11,7 @@ CONTENTS = ("model", "optimizer", "extra", "hf_model")
 
 
 @rule("config")
-def checkpoints_have_the_state(run: Run) -> str | None:
+def checkpoints_have_the_state(run: PlannedRun) -> str | None:
     """Checkpoints are lists of verl's words, and what a resumed run loads is saved, the model among it."""
     blocks = {ACTOR: run.config.actor_rollout_ref.actor}
     if has_critic(run.config):

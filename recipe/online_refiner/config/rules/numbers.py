@@ -6,7 +6,7 @@ from collections.abc import Callable
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import PlannedRun, has_critic, rule
 
 ABSENT = object()
 """The value of a key that a config of another kind does not have."""
@@ -90,7 +90,7 @@ temperature of 0 divides log-probs by it."""
 
 
 @rule("numbers")
-def numbers_are_possible(run: Run) -> str | None:
+def numbers_are_possible(run: PlannedRun) -> str | None:
     """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
     alike = {f"{ACTOR}.fsdp_config": "critic.fsdp", ACTOR: "critic"} if has_critic(run.config) else {}
     if run.blocks.hosts_refiner:

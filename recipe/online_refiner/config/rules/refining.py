@@ -4,14 +4,14 @@ from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
 from recipe.online_refiner.config.rules.shares import num_shares
-from recipe.preflight.rules import MANAGER_KEY, Run, rule
+from recipe.preflight.rules import MANAGER_KEY, PlannedRun, rule
 
 STREAMING_MANAGER = "recipe.online_refiner.verl_glue.streaming.StreamingAgentLoopManager"
 """The agent loop manager of verl that also refines, as verl's config names it."""
 
 
 @rule("config")
-def refinements_fit_into_micro_batches(run: Run) -> str | None:
+def refinements_fit_into_micro_batches(run: PlannedRun) -> str | None:
     """A prompt with its refinement fits into a dynamic micro-batch."""
     if not run.blocks.refines:
         return None
@@ -34,7 +34,7 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
 
 
 @rule("config")
-def refined_rows_are_trained_as_others(run: Run) -> str | None:
+def refined_rows_are_trained_as_others(run: PlannedRun) -> str | None:
     """Router replay, distillation and multi-token prediction are off: they have no part for refinements."""
     routers = [f"{ACTOR}.{name}router_replay.mode" for name in ("", "megatron.", "veomni.")]
     for key in (*routers, "distillation.enabled", f"{MODEL}.mtp.enable"):
@@ -46,7 +46,7 @@ def refined_rows_are_trained_as_others(run: Run) -> str | None:
 
 
 @rule("config")
-def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
+def reference_log_probs_are_at_temperature_1(run: PlannedRun) -> str | None:
     """Replicas give log-probs only at temperature 1, so what is compared with them is at 1."""
     temperature, blocks = run.config.actor_rollout_ref.rollout.temperature, run.blocks
     if temperature == 1 or not blocks.constraint.asks_log_probs or blocks.is_shared:
@@ -58,7 +58,7 @@ def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
 
 
 @rule("config")
-def agent_loops_have_one_manager(run: Run) -> str | None:
+def agent_loops_have_one_manager(run: PlannedRun) -> str | None:
     """Only streaming replaces verl's agent loop manager."""
     manager = OmegaConf.select(run.config, MANAGER_KEY)
     if not run.blocks.streams or manager in (None, STREAMING_MANAGER):

@@ -4,13 +4,13 @@ from recipe.online_refiner.config import megatron
 from recipe.online_refiner.config.replicas import replica_size
 from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
 from recipe.online_refiner.config.rules.shares import num_shares
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import PlannedRun, has_critic, rule
 from recipe.sizing.cuts import cuts
 from recipe.sizing.refusals import refusals
 
 
 @rule("sizes")
-def policy_reads_prompt_and_response(run: Run) -> str | None:
+def policy_reads_prompt_and_response(run: PlannedRun) -> str | None:
     """The policy's context holds prompt and response, and what its engine is told."""
     shape, rollout, data = run.plan.policy_shape, run.config.actor_rollout_ref.rollout, run.config.data
     if shape is None or not shape.max_positions:
@@ -27,7 +27,7 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
 
 
 @rule("sizes")
-def refiner_reads_prompt_and_response(run: Run) -> str | None:
+def refiner_reads_prompt_and_response(run: PlannedRun) -> str | None:
     """The refiner's context holds prompt and response, and its model can read it."""
     plan = run.plan
     if not run.blocks.hosts_refiner or plan.least_model_len <= plan.max_model_len <= plan.max_positions:
@@ -39,7 +39,7 @@ def refiner_reads_prompt_and_response(run: Run) -> str | None:
 
 
 @rule("sizes")
-def thought_leaves_room_for_an_answer(run: Run) -> str | None:
+def thought_leaves_room_for_an_answer(run: PlannedRun) -> str | None:
     """The longest prompt and the longest thought of the refiner do not fill its context."""
     plan, refiner = run.plan, run.blocks.refiner
     if not run.blocks.refines or not plan.prompt.thoughts:
@@ -58,7 +58,7 @@ def thought_leaves_room_for_an_answer(run: Run) -> str | None:
 
 
 @rule("sizes")
-def shared_servers_read_it_too(run: Run) -> str | None:
+def shared_servers_read_it_too(run: PlannedRun) -> str | None:
     """Shared servers can read the refiner's prompt, and the actor what it scores in place for them."""
     if not run.blocks.is_shared:
         return None
@@ -78,7 +78,7 @@ def shared_servers_read_it_too(run: Run) -> str | None:
 
 
 @rule("sizes")
-def replicas_fit(run: Run) -> str | None:
+def replicas_fit(run: PlannedRun) -> str | None:
     """The replicas of rollout and refiner fit on their GPUs, in equal parts of a node or in whole nodes."""
     plan, wanted, tensor = run.plan, run.blocks.refiner.num_replicas or 1, "rollout.tensor_model_parallel_size"
     rollout, trainer = run.config.actor_rollout_ref.rollout, run.config.trainer
@@ -100,13 +100,13 @@ def replicas_fit(run: Run) -> str | None:
 
 
 @rule("sizes")
-def models_can_be_shared(run: Run) -> str | None:
+def models_can_be_shared(run: PlannedRun) -> str | None:
     """The GPUs that share a model have equal shares of its heads and layers (``recipe/sizing/cuts.py``)."""
     return next(filter(None, (one.refusal() for one in cuts(run.config, run.blocks, run.plan))), None)
 
 
 @rule("sizes")
-def micro_batches_are_filled(run: Run) -> str | None:
+def micro_batches_are_filled(run: PlannedRun) -> str | None:
     """A rank's rows of a mini-batch are whole micro-batches, as verl's ``prepare_micro_batches`` asserts."""
     config, n = run.config, run.config.actor_rollout_ref.rollout.n
     blocks = {ACTOR: config.actor_rollout_ref.actor}
@@ -134,6 +134,6 @@ def micro_batches_are_filled(run: Run) -> str | None:
 
 
 @rule("sizes")
-def memory_is_there(run: Run) -> str | None:
+def memory_is_there(run: PlannedRun) -> str | None:
     """What is surely in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
     return next(refusals(run.plan.footprint(run.config, run.blocks)), None)

@@ -3,7 +3,7 @@
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.rules import ACTOR, MODEL
-from recipe.preflight.rules import Run, rule
+from recipe.preflight.rules import PlannedRun, rule
 from recipe.preflight.spelling import unknown
 from refiner_worker.keys import what_lacks
 
@@ -12,7 +12,7 @@ TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 
 
 @rule("config")
-def trainer_is_extended(run: Run) -> str | None:
+def trainer_is_extended(run: PlannedRun) -> str | None:
     """The trainer is a V1 trainer of verl that has the refine stage."""
     trainer = run.config.trainer
     if not trainer.use_v1:
@@ -24,7 +24,7 @@ def trainer_is_extended(run: Run) -> str | None:
 
 
 @rule("config")
-def fetches_make_a_step(run: Run) -> str | None:
+def fetches_make_a_step(run: PlannedRun) -> str | None:
     """A step is whole fetches of ``gen_batch_size`` prompts, where verl does not fetch them one by one."""
     data, trainer, filters = run.config.data, run.config.trainer, run.config.algorithm.get("filter_groups")
     refills = trainer.v1.sampler.get("sync_refill_failed_groups") or (filters and filters.enable)
@@ -35,7 +35,7 @@ def fetches_make_a_step(run: Run) -> str | None:
 
 
 @rule("config")
-def separate_trainer_has_its_parts(run: Run) -> str | None:
+def separate_trainer_has_its_parts(run: PlannedRun) -> str | None:
     """``separate_async`` has GPUs for each part, and whole weights to send; verl asserts the rest."""
     config, blocks = run.config, run.blocks
     if config.trainer.v1.trainer_mode != "separate_async":

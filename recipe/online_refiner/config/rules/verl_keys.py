@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.config.rules import ACTOR, MODEL, ROLLOUT
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import PlannedRun, has_critic, rule
 
 FOLDERS = (
     "run_dir",
@@ -17,7 +17,7 @@ FOLDERS = (
 
 
 @rule("paths")
-def folders_are_local(run: Run) -> str | None:
+def folders_are_local(run: PlannedRun) -> str | None:
     """No folder is a URL of an object store: a folder of that name would be made in the working directory."""
     for key in FOLDERS:
         name = OmegaConf.select(run.config, key)
@@ -30,7 +30,7 @@ def folders_are_local(run: Run) -> str | None:
 
 
 @rule("config")
-def shards_divide_the_gpus(run: Run) -> str | None:
+def shards_divide_the_gpus(run: PlannedRun) -> str | None:
     """FSDP's groups of ``fsdp_size`` GPUs are as large as each other."""
     num_gpus = run.config.trainer.nnodes * run.config.trainer.n_gpus_per_node
     keys = [f"{ACTOR}.fsdp_config.fsdp_size", "actor_rollout_ref.ref.fsdp_config.fsdp_size"]
@@ -42,7 +42,7 @@ def shards_divide_the_gpus(run: Run) -> str | None:
 
 
 @rule("config")
-def keys_do_what_they_say(run: Run) -> str | None:
+def keys_do_what_they_say(run: PlannedRun) -> str | None:
     """No key of verl is silently without effect, or turned into another value."""
     actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
     for key in ("trainer.project_name", "trainer.experiment_name"):
@@ -71,7 +71,7 @@ UNREAD = {
 
 
 @rule("config")
-def keys_are_read(run: Run) -> str | None:
+def keys_are_read(run: PlannedRun) -> str | None:
     """Rewards, clipping of gradients, and the critic's sharing of sequences are set by the keys that verl 0.9 reads."""
 
     def is_set(value: Any) -> bool:
@@ -91,7 +91,7 @@ LARGEST_RANK = 512
 
 
 @rule("config")
-def adapter_can_be_served(run: Run) -> str | None:
+def adapter_can_be_served(run: PlannedRun) -> str | None:
     """The policy's adapter is one that vLLM serves."""
     model = run.config.actor_rollout_ref.model
     ranks = {f"{MODEL}.lora_rank": model.lora_rank, f"{MODEL}.lora.rank": OmegaConf.select(model, "lora.rank") or 0}

@@ -5,25 +5,25 @@ from transformers import AutoConfig
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.verl_glue.preflight.models import without_weights
-from recipe.preflight.rules import Run, has_critic
+from recipe.preflight.rules import PlannedRun, has_critic
 from refiner_worker.text.turn_end import behind_a_reply, read_turn_end
 
 FAR = 10
 """The factor by which a limit must be exceeded for a warning."""
 
 
-def cautions(run: Run) -> list[str]:
+def cautions(run: PlannedRun) -> list[str]:
     """Return the warnings to print before a run starts."""
     found = (_kl(run), _eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
     return [line for line in (*found, *_resumes_in_part(run)) if line]
 
 
-def _kl(run: Run) -> str | None:
+def _kl(run: PlannedRun) -> str | None:
     """Warn if the KL to the reference model is asked for, but cannot be measured."""
     return run.blocks.fault_of_kl and f"{run.blocks.fault_of_kl}; kl_ref/k3 is not measured in this run"
 
 
-def _eta(run: Run) -> str | None:
+def _eta(run: PlannedRun) -> str | None:
     constraint = run.blocks.constraint
     tried = getattr(constraint, "TRIED", None)  # of modes that have an eta
     if tried is None or constraint.first_eta == 0:
@@ -36,7 +36,7 @@ def _eta(run: Run) -> str | None:
     return f"{said}{f', target {target}' if target != 'rewrite' else ''}: {least:g} to {most:g}"
 
 
-def _turn_end(run: Run) -> str | None:
+def _turn_end(run: PlannedRun) -> str | None:
     """Warn if engines do not stop at the chat template's end of a reply, as is common with base models."""
     tokenizer, settings = run.files.tokenizer, run.config.data.apply_chat_template_kwargs
     end = read_turn_end(copy_to_local(run.config.actor_rollout_ref.model.path), tokenizer, settings)
@@ -52,7 +52,7 @@ def _turn_end(run: Run) -> str | None:
     )
 
 
-def _limit(run: Run) -> str | None:
+def _limit(run: PlannedRun) -> str | None:
     """Warn if verl draws limited rows anew at each start (``RLHFDataset._read_files_and_tokenize``)."""
     data, num_rows = run.config.data, run.files.num_rows
     limits = {"data.train_max_samples": num_rows["train_files"], "data.val_max_samples": num_rows["val_files"]}
@@ -62,7 +62,7 @@ def _limit(run: Run) -> str | None:
     return f"{drawn[0]} without data.seed: each start draws other rows, also where a run is resumed; set data.seed=1"
 
 
-def _longrope(run: Run) -> str | None:
+def _longrope(run: PlannedRun) -> str | None:
     """Warn if trainer and vLLM use different rotary frequencies for short responses.
 
     vLLM chooses an engine's frequencies by ``max_model_len``, transformers a micro-batch's by its longest row.
@@ -81,13 +81,13 @@ def _longrope(run: Run) -> str | None:
     )
 
 
-def _weights(run: Run) -> str | None:
+def _weights(run: PlannedRun) -> str | None:
     """Warn if a plan for another machine has not found the weights."""
     folders = without_weights(run)  # of a run on this machine a rule refuses them
     return f"{', '.join(folders)}: there are no weights, so that only the config was checked" if folders else None
 
 
-def _resumes_in_part(run: Run) -> list[str]:
+def _resumes_in_part(run: PlannedRun) -> list[str]:
     """Warn of the state that a resumed run begins anew because the user's ``load_contents`` leaves it out."""
     blocks = {"actor_rollout_ref.actor": run.config.actor_rollout_ref.actor}
     if has_critic(run.config):

@@ -15,7 +15,7 @@ from verl.utils.checkpoint.checkpoint_manager import get_checkpoint_tracker_file
 
 from recipe.online_refiner.verl_glue.preflight.files import one_line
 from recipe.online_refiner.verl_glue.preflight.weights import find_weights, model_shapes, wrong_with_torch_file
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import PlannedRun, has_critic, rule
 from recipe.runs.files import BUDGET_FILE, ETA_FILE
 
 RESUME_MODES = ("auto", "disable", "resume_path")
@@ -27,7 +27,7 @@ SHARD = re.compile(rb"__\d+_\d+\.distcp")
 
 
 @rule("files")
-def checkpoint_can_be_resumed(run: Run) -> str | None:
+def checkpoint_can_be_resumed(run: PlannedRun) -> str | None:
     """The checkpoint to resume is complete and has as many workers, and no complete one is passed over."""
     trainer = run.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path or None

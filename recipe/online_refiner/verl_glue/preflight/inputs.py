@@ -7,7 +7,7 @@ from verl.utils.import_utils import load_module
 
 from recipe.online_refiner.verl_glue.preflight.files import one_line, wrong_with_extra_info
 from recipe.online_refiner.verl_glue.preflight.models import ADAPTER_KEY, models_of
-from recipe.preflight.rules import SET_A_MODEL, Run, has_critic, rule
+from recipe.preflight.rules import SET_A_MODEL, PlannedRun, has_critic, rule
 from refiner_worker.config import ALIKE, External
 from refiner_worker.keys import nearest
 from refiner_worker.text.thoughts import read_thoughts
@@ -18,7 +18,7 @@ RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 
 
 @rule("files")
-def models_are_there(run: Run) -> str | None:
+def models_are_there(run: PlannedRun) -> str | None:
     """Each model path that is a folder is a model folder."""
     for model in models_of(run):
         if model.path is None:
@@ -42,7 +42,7 @@ def models_are_there(run: Run) -> str | None:
 
 
 @rule("files")
-def tokenizer_writes_chats(run: Run) -> str | None:
+def tokenizer_writes_chats(run: PlannedRun) -> str | None:
     """The policy's tokenizer has a chat template and an EOS token."""
     model, tokenizer = run.config.actor_rollout_ref.model, run.files.tokenizer
     name = "path" if model.tokenizer_path is None else "tokenizer_path"
@@ -56,7 +56,7 @@ def tokenizer_writes_chats(run: Run) -> str | None:
 
 
 @rule("files")
-def refiner_has_the_policys_tokens(run: Run) -> str | None:
+def refiner_has_the_policys_tokens(run: PlannedRun) -> str | None:
     """The refiner has the policy's tokens."""
     path = run.blocks.refiner.model_path
     if not run.blocks.hosts_refiner or path == run.config.actor_rollout_ref.model.path:
@@ -71,7 +71,7 @@ def refiner_has_the_policys_tokens(run: Run) -> str | None:
 
 
 @rule("files")
-def external_servers_answer(run: Run) -> str | None:
+def external_servers_answer(run: PlannedRun) -> str | None:
     """Every external server answers a short chat: URL, model and key are right."""
     blocks = run.blocks
     asked = {f"refiner.by_source.{source}: ": one for source, one in blocks.refiner.own_servers.items()}
@@ -86,7 +86,7 @@ def external_servers_answer(run: Run) -> str | None:
 
 
 @rule("files")
-def every_data_source_has_a_refiner(run: Run) -> str | None:
+def every_data_source_has_a_refiner(run: PlannedRun) -> str | None:
     """Each data source of ``data.train_files`` is in ``refiner.by_source``, where that is set."""
     known = run.blocks.refiner.by_source
     if not known or not run.blocks.refines:
@@ -102,7 +102,7 @@ def every_data_source_has_a_refiner(run: Run) -> str | None:
 
 
 @rule("files")
-def data_have_rows(run: Run) -> str | None:
+def data_have_rows(run: PlannedRun) -> str | None:
     """Data sets have rows, and enough prompts for a step."""
     data = run.config.data
     for key, num_rows in run.files.num_rows.items():
@@ -117,7 +117,7 @@ def data_have_rows(run: Run) -> str | None:
 
 
 @rule("files")
-def queue_holds_a_step(run: Run) -> str | None:
+def queue_holds_a_step(run: PlannedRun) -> str | None:
     """The TransferQueue has room for the responses of a step, and for those of a validation."""
     config, rollout, key = run.config, run.config.actor_rollout_ref.rollout, "SimpleStorage.total_storage_size"
     room = OmegaConf.select(config, f"transfer_queue.backend.{key}")
@@ -130,7 +130,7 @@ def queue_holds_a_step(run: Run) -> str | None:
 
 
 @rule("files")
-def epochs_have_the_steps(run: Run) -> str | None:
+def epochs_have_the_steps(run: PlannedRun) -> str | None:
     """``total_epochs`` have ``total_training_steps``: verl ends where they end, and does not save or validate then."""
     trainer, most = run.config.trainer, _steps_of_epochs(run)
     num_steps, num_epochs = trainer.total_training_steps, trainer.total_epochs
@@ -143,7 +143,7 @@ def epochs_have_the_steps(run: Run) -> str | None:
 
 
 @rule("files")
-def actor_is_trained(run: Run) -> str | None:
+def actor_is_trained(run: PlannedRun) -> str | None:
     """The actor is trained: ``critic_warmup`` ends before the run and has a critic; ``val_only`` does validate."""
     trainer, warmup = run.config.trainer, run.config.trainer.critic_warmup
     if trainer.val_only and not trainer.val_before_train:
@@ -160,7 +160,7 @@ def actor_is_trained(run: Run) -> str | None:
 
 
 @rule("files")
-def prompts_are_text(run: Run) -> str | None:
+def prompts_are_text(run: PlannedRun) -> str | None:
     """Prompts are text: the refiner reads nothing else."""
     if not run.blocks.hosts_refiner or not run.files.media:
         return None
@@ -168,7 +168,7 @@ def prompts_are_text(run: Run) -> str | None:
 
 
 @rule("files")
-def no_grader_runs_answers(run: Run) -> str | None:
+def no_grader_runs_answers(run: PlannedRun) -> str | None:
     """No grader of verl's runs the model's answers as code."""
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
         return None
@@ -185,7 +185,7 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 
 @rule("files")
-def problems_can_be_rewarded(run: Run) -> str | None:
+def problems_can_be_rewarded(run: PlannedRun) -> str | None:
     """The reward function's ``validate_row(row, limits=None)``, if its module has one, accepts every row."""
     reward = run.config.reward.custom_reward_function
     if reward.path is None:
@@ -217,13 +217,13 @@ def problems_can_be_rewarded(run: Run) -> str | None:
     return None
 
 
-def _steps_of_epochs(run: Run) -> int:
+def _steps_of_epochs(run: PlannedRun) -> int:
     """Return how many steps the epochs have, if no prompt is filtered away."""
     return int(run.files.num_prompts // run.config.data.train_batch_size * run.config.trainer.total_epochs)
 
 
 @rule("files")
-def thoughts_are_told_from_answers(run: Run) -> str | None:
+def thoughts_are_told_from_answers(run: PlannedRun) -> str | None:
     """``refiner.thoughts=false`` needs a chat template that opens no thought."""
     refiner, settings, tokenizer = run.blocks.refiner, run.config.data.apply_chat_template_kwargs, run.files.tokenizer
     if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:

@@ -14,7 +14,7 @@ from recipe.online_refiner.verl_glue.preflight.weights import (
     shapes_of,
     wrong_with_shapes,
 )
-from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
+from recipe.preflight.rules import PlannedRun, has_critic, is_elsewhere, rule
 
 ADAPTER_KEY = "actor_rollout_ref.model.lora_adapter_path"
 WEIGHT_ENDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
@@ -39,7 +39,7 @@ class Model:
         return folder if folder.is_dir() and not (folder / "adapter_config.json").is_file() else None
 
 
-def models_of(run: Run) -> Iterator[Model]:
+def models_of(run: PlannedRun) -> Iterator[Model]:
     """Yield the models of a run, each path once; their configs are known once there is a plan."""
     config, actor = run.config, run.config.actor_rollout_ref.model
     found = getattr(run, "plan", None)
@@ -58,7 +58,7 @@ def models_of(run: Run) -> Iterator[Model]:
 
 
 @rule("files")
-def adapter_is_whole(run: Run) -> str | None:
+def adapter_is_whole(run: PlannedRun) -> str | None:
     """The adapter that a run continues to train has its file of weights, and the file is complete."""
     path = run.config.actor_rollout_ref.model.lora_adapter_path
     if path is None or not (folder := Path(copy_to_local(path))).is_dir():
@@ -72,7 +72,7 @@ def adapter_is_whole(run: Run) -> str | None:
 
 
 @rule("sizes")
-def weights_are_the_models(run: Run) -> str | None:
+def weights_are_the_models(run: PlannedRun) -> str | None:
     """The files of each model's weights are complete and hold its class's tensors; only headers are read."""
     for model in models_of(run):
         if (folder := model.folder()) is None:
@@ -106,7 +106,7 @@ def _no_weights(folder: Path) -> str:
     return f"{folder / 'model.safetensors'} is missing, as is an index of shards{beside}; fetch the model again"
 
 
-def without_weights(run: Run) -> list[str]:
+def without_weights(run: PlannedRun) -> list[str]:
     """Return the folders of models that hold no weights at all, each with its key."""
     folders = ((model, model.folder()) for model in models_of(run))
     return [

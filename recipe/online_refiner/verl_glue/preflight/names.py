@@ -32,7 +32,7 @@ from verl.workers import engine
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from recipe.online_refiner.verl_glue.preflight.files import one_line
-from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
+from recipe.preflight.rules import PlannedRun, has_critic, is_elsewhere, rule
 from recipe.preflight.spelling import nearest, unknown
 
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -76,7 +76,7 @@ NULLABLE = ("reward.reward_model.rollout.name", "actor_rollout_ref.rollout.quant
 
 
 @rule("files")
-def names_are_verls(run: Run) -> str | None:
+def names_are_verls(run: PlannedRun) -> str | None:
     """Estimator, policy loss, engines, loggers and other names are those that verl, or a module of yours, has."""
     for key, known in KNOWN.items():
         name = OmegaConf.select(run.config, key, default="")  # which the critic's or reward model's block may lack
@@ -103,7 +103,7 @@ def names_are_verls(run: Run) -> str | None:
 
 
 @rule("files")
-def switches_are_true_or_false(run: Run) -> str | None:
+def switches_are_true_or_false(run: PlannedRun) -> str | None:
     """A switch of verl's is true or false; a word such as ``no`` or ``flase`` would count as true."""
     for key, default in _defaults(run.config):
         if isinstance(default, bool) and isinstance(value := OmegaConf.select(run.config, key), str):
@@ -112,7 +112,7 @@ def switches_are_true_or_false(run: Run) -> str | None:
 
 
 @rule("files")
-def counts_are_counts(run: Run) -> str | None:
+def counts_are_counts(run: PlannedRun) -> str | None:
     """What verl counts from 1 by default is a whole number of at least 1: sizes, lengths, workers and sequences."""
     unused = _unused_parts(run.config)
     for key, default in _defaults(run.config):
@@ -134,7 +134,7 @@ def _unused_parts(config: DictConfig) -> tuple[str, ...]:
 
 
 @rule("files")
-def blocks_are_verls(run: Run) -> str | None:
+def blocks_are_verls(run: PlannedRun) -> str | None:
     """Each block of verl's has the keys and types that verl's own class of it takes, and keeps its rules."""
     for key in [*BLOCKS_OF_VERL, *(["critic"] if has_critic(run.config) else [])]:
         block = OmegaConf.select(run.config, key)
@@ -146,7 +146,7 @@ def blocks_are_verls(run: Run) -> str | None:
 
 
 @rule("files")
-def kl_is_verls(run: Run) -> str | None:
+def kl_is_verls(run: PlannedRun) -> str | None:
     """The kinds of KL that a run computes are those of verl's."""
     algorithm, actor = run.config.algorithm, run.config.actor_rollout_ref.actor
     kinds = {"actor_rollout_ref.actor.kl_loss_type": actor.kl_loss_type} if actor.use_kl_loss else {}
@@ -159,7 +159,7 @@ def kl_is_verls(run: Run) -> str | None:
 
 
 @rule("files")
-def correction_has_its_log_probs(run: Run) -> str | None:
+def correction_has_its_log_probs(run: PlannedRun) -> str | None:
     """The rollout's log-probs are there where verl's correction needs them."""
     settings, rollout = run.config.algorithm.get("rollout_correction") or {}, run.config.actor_rollout_ref.rollout
     for name in ("bypass_mode", "rollout_is", "rollout_rs"):
@@ -172,7 +172,7 @@ def correction_has_its_log_probs(run: Run) -> str | None:
 
 
 @rule("files")
-def correction_acts(run: Run) -> str | None:
+def correction_acts(run: PlannedRun) -> str | None:
     """The settings of verl's correction reach the loss, and give weight 1 to tokens on which both policies agree."""
     settings = run.config.algorithm.get("rollout_correction") or {}
     policy_loss = run.config.actor_rollout_ref.actor.policy_loss
@@ -211,7 +211,7 @@ def _wrong_with_correction(block: str, settings: Mapping[str, Any]) -> str | Non
 
 
 @rule("files")
-def advantages_can_be_computed(run: Run) -> str | None:
+def advantages_can_be_computed(run: PlannedRun) -> str | None:
     """Verl's estimator takes groups of ``rollout.n`` responses, and its settings reach it."""
     algorithm, num_responses = run.config.algorithm, run.config.actor_rollout_ref.rollout.n
     name = algorithm.adv_estimator

@@ -25,7 +25,7 @@ from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.verl_glue.preflight.files import one_line, wrong_with_extra_info
 from recipe.online_refiner.verl_glue.reward_managers import load_checked_manager
-from recipe.preflight.rules import MANAGER_KEY, Run, rule
+from recipe.preflight.rules import MANAGER_KEY, PlannedRun, rule
 from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
 from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
@@ -53,7 +53,7 @@ _AS_PREPARED = "as online-refiner prepare writes them"
 
 
 @rule("files")
-def prompts_are_chats(run: Run) -> str | None:
+def prompts_are_chats(run: PlannedRun) -> str | None:
     """The first prompts of each file, read by the run's data class, pass the chat template."""
     name = run.config.data.prompt_key
     for key in run.files.num_rows:
@@ -87,7 +87,7 @@ def prompts_are_chats(run: Run) -> str | None:
 
 
 @rule("sizes")
-def prompts_are_in_the_vocabulary(run: Run) -> str | None:
+def prompts_are_in_the_vocabulary(run: PlannedRun) -> str | None:
     """The policy's embedding has every token of the first prompts, and the EOS token."""
     shape, tokenizer = run.plan.policy_shape, run.files.tokenizer
     if shape is None:
@@ -105,7 +105,7 @@ def prompts_are_in_the_vocabulary(run: Run) -> str | None:
 
 
 @rule("files")
-def prompts_are_short_enough(run: Run) -> str | None:
+def prompts_are_short_enough(run: PlannedRun) -> str | None:
     """``filter_overlong_prompts`` leaves enough prompts to train on and one to validate with."""
     data = run.config.data
     for key, enough in {"train_files": data.train_batch_size, "val_files": 1}.items():
@@ -127,7 +127,7 @@ def prompts_are_short_enough(run: Run) -> str | None:
 
 
 @rule("files")
-def prompts_are_not_cut(run: Run) -> str | None:
+def prompts_are_not_cut(run: PlannedRun) -> str | None:
     """Without a filter, the longest prompts are short enough: verl silently cuts off the beginning of longer ones."""
     data = run.config.data
     if data.filter_overlong_prompts or data.truncation == "left":
@@ -148,7 +148,7 @@ def prompts_are_not_cut(run: Run) -> str | None:
 
 
 @rule("files")
-def rows_can_be_rewarded(run: Run) -> str | None:
+def rows_can_be_rewarded(run: PlannedRun) -> str | None:
     """The reward function and its columns exist. A dry run calls verl's reward functions and ours."""
     reward, dry_run = run.config.reward, OmegaConf.select(run.config, "dry_run")
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
@@ -197,7 +197,7 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 
 
 @rule("files")
-def agent_loops_have_their_files(run: Run) -> str | None:
+def agent_loops_have_their_files(run: PlannedRun) -> str | None:
     """The agent loops, the tools and the parser of tool calls exist."""
     rollout = run.config.actor_rollout_ref.rollout
     tools, functions, loops = AGENT_FILES
@@ -230,7 +230,7 @@ def agent_loops_have_their_files(run: Run) -> str | None:
     return None
 
 
-def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
+def _loops_of_rows(run: PlannedRun) -> list[tuple[str, str]]:
     """Return the agent loops that rows name in the column ``agent_name``, each with the file."""
     return [
         (f"data.{key}: agent_name of a row in {Path(file).name}", str(name))
@@ -281,12 +281,14 @@ def _longest_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
     return [int(index) for index in np.argsort(-np.concatenate(sizes), kind="stable")[:NUM_LONGEST]] if sizes else []
 
 
-def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _first_rows(run: PlannedRun, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the first rows as the run will get them, each with its place; none if the files hold images."""
     yield from _rows(run, key, lambda part: _first_of(part, run.config.data.prompt_key))
 
 
-def _rows(run: Run, key: str, choose: Callable[[datasets.Dataset], list[int]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(
+    run: PlannedRun, key: str, choose: Callable[[datasets.Dataset], list[int]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows that ``choose`` returns for each file, each with its place.
 
     If a class of the user reads the files, its first rows are yielded, since only that class knows its files.
@@ -306,7 +308,7 @@ def _rows(run: Run, key: str, choose: Callable[[datasets.Dataset], list[int]]) -
         yield f"data.{key}: {where}", row
 
 
-def shown_prompt(run: Run) -> str:
+def shown_prompt(run: PlannedRun) -> str:
     """Return the refiner's prompt for the first row and a made-up response, and the place of its answer."""
     where, row = next(_first_rows(run, "train_files"), ("", {}))
     if not row:
@@ -359,7 +361,7 @@ def _refused(where: str, error: Exception) -> str:
     )
 
 
-def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]:
+def _prompt_ids(run: PlannedRun, key: str, messages: list[dict[str, Any]]) -> list[int]:
     """Return a prompt as ``RLHFDataset`` counts its tokens (except the schemas of ``tool_config_path``)."""
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
     settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
@@ -369,7 +371,7 @@ def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]
     return ids
 
 
-def _shows_the_question(run: Run, key: str, row: dict[str, Any]) -> bool:
+def _shows_the_question(run: PlannedRun, key: str, row: dict[str, Any]) -> bool:
     """Return whether a different last message gives a different prompt, so that the template shows the question."""
     messages = list(row["raw_prompt"])
     if not isinstance(messages[-1]["content"], str):  # parts of which some are images
