@@ -166,6 +166,8 @@ def _finish(name: str, output: Path, *, commits: bool) -> None:
     if commits:
         subprocess.run(["git", "add", str(output)], cwd=jobs.ROOT, check=True)
         subprocess.run(
-            ["git", "commit", "--quiet", "-m", f"Collapse: {name}", "--", str(output)], cwd=jobs.ROOT, check=True
+            ["git", "commit", "--quiet", "-m", f"Results: collapse, {name}", "--", str(output)],
+            cwd=jobs.ROOT,
+            check=True,
         )
     shutil.rmtree(FOLDER / name)

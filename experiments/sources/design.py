@@ -13,9 +13,11 @@ Line = Mapping[str, Any]
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "sources"
 ANSWERS, DRAWS = "answers.jsonl", "draws.jsonl"
 """A line of the first is a problem with its answers; one of the second is a block of problems in one way."""
-PROBLEM_SEED, NUM_STEPS = 2, 3
+PROBLEM_SEED, NUM_STEPS = 3, 3
 NUM_PROBLEMS, NUM_UNSOLVED, AT_ONCE = 800, 300, 16
-NUM_ANSWERS, NUM_DRAWS, MAX_TOKENS, MAX_MODEL_LEN = 4, 4, 128, 2048
+NUM_ANSWERS, NUM_DRAWS, MAX_TOKENS, MAX_MODEL_LEN = 4, 4, 192, 2048
+BRIEFLY = "Write no comments and no docstring."
+"""The end of every question: else most answers of the model are comments, and are cut before their program ends."""
 BLOCK = 8
 """Unsolved problems that are refined at a time."""
 STOP = "\n```\n"
@@ -35,7 +37,8 @@ WAYS = {
 def rows() -> list[dict[str, Any]]:
     """Return the problems in verl's schema, in the order in which they are answered."""
     problems = chains.generate(NUM_PROBLEMS, seed=PROBLEM_SEED, length=NUM_STEPS)
-    return [row_of(problem, index) for index, problem in enumerate(problems)]
+    said = ({**problem, "question": f"{problem['question']}\n{BRIEFLY}"} for problem in problems)
+    return [row_of(problem, index) for index, problem in enumerate(said)]
 
 
 def options() -> argparse.Namespace:

@@ -40,13 +40,13 @@ def test_problems_are_new_and_have_solutions() -> None:
     rows = design.rows()
     assert len(rows) == design.NUM_PROBLEMS and len({row["prompt"][0]["content"] for row in rows}) == len(rows)
     assert all(row["extra_info"]["solution"].startswith("def chain(numbers):\n") for row in rows)
-    assert rows[0]["extra_info"]["problem_id"].startswith("chain-2-")
+    assert rows[0]["extra_info"]["problem_id"].startswith("chain-3-")
 
 
 def test_every_way_is_one_that_check_reads_and_all_have_the_same_limits() -> None:
     for text in design.WAYS.values():
         config = config_of(text, design.options())
-        assert config.temperature == 1 and config.response_length == 128 and config.samples == 1
+        assert config.temperature == 1 and config.response_length == 192 and config.samples == 1
         assert f"set stop = {json.dumps(design.STOP)}" in config.template_path().read_text()
 
 
