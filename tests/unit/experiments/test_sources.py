@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.sources import design, page
-from recipe.offline.run import config_of
+from recipe.offline.inputs import config_of
 
 SOLUTION = "def chain(numbers):\n    numbers = [x % 3 for x in numbers]\n    return sum(numbers)\n"
 
