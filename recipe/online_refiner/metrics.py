@@ -9,6 +9,7 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,22 @@ def counted(name: str) -> Callable[[StepState], float]:
     return lambda state: state.counts.get(name, 0.0)
 
 
-MEANING: dict[str, str | Mean] = {
+@dataclass(slots=True, frozen=True)
+class Largest:
+    """A metric whose value of a step is the largest one of its mini-batches."""
+
+    meaning: str
+
+
+@dataclass(slots=True, frozen=True)
+class Percentile:
+    """A percentile of the latencies of requests. A step's is over the requests of all its mini-batches."""
+
+    meaning: str
+    percent: int
+
+
+MEANING: dict[str, str | Mean | Largest | Percentile] = {
     "reward/mean": Mean(
         "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
         "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
@@ -101,9 +117,10 @@ MEANING: dict[str, str | Mean] = {
     "refiner/exposed_s": "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
     "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
     "refiner/hidden_s": "streaming: seconds from the first refinement's begin to the last reward of the rollout",
-    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median over all "
-    "requests of the step",
-    "refiner/latency_p95_s": "the same, 95th percentile",
+    "refiner/latency_p50_s": Percentile(
+        "seconds from a request to the refiner's answer, its retries included, median over all requests of the step", 50
+    ),
+    "refiner/latency_p95_s": Percentile("the same, 95th percentile", 95),
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": Mean(
         "replicas of the refiner (external: servers) that were alive when the step asked them", one_each
@@ -168,22 +185,22 @@ MEANING: dict[str, str | Mean] = {
     "timing_s/refine_log_prob": "seconds of log pi_theta(a')",
     "timing_s/kl_ref": "seconds of the reference log-probs for kl_ref",
     **{
-        f"memory_gb/{moment}": f"GiB in use on the fullest device of the {whose}, {when}; platform cpu: of the machine"
+        f"memory_gb/{moment}": Largest(
+            f"GiB in use on the fullest device of the {whose}, {when}; platform cpu: of the machine"
+        )
         for moment, (whose, when) in MOMENTS.items()
     },
 }
-"""Every metric of all runs. A step may lack those of :data:`MEANS`, :data:`MAXIMA` and :data:`PERCENTILES`."""
+"""Every metric of all runs, by name. A text is the meaning of a sum, which is 0 where nothing happened. A step may lack
+metrics of other kinds. The memory of a refiner's devices is there if the run hosts a refiner."""
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Metrics of one constraint, which steps of other runs do not have."""
 MEANS = {name: one for name, one in {**MEANING, **OF_CONSTRAINTS}.items() if isinstance(one, Mean)}
-"""Metrics that are means; others are sums. A mini-batch, and a step, has those that were measured."""
-MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)
-"""Metrics of which a step's is the largest; those of a refiner are there if the run hosts one."""
-PERCENTILES = {"refiner/latency_p50_s": 50, "refiner/latency_p95_s": 95}
-"""Metrics that are percentiles of the latencies of requests. A step's is over the requests of all its mini-batches,
-since it does not follow from theirs."""
-COUNTS = tuple(name for name in MEANING if name not in {*MEANS, *MAXIMA, *PERCENTILES})
-"""Metrics that are sums: 0 where nothing happened."""
+"""The metrics that are means. A mini-batch, and a step, has those that were measured."""
+PERCENTILES = {name: one.percent for name, one in MEANING.items() if isinstance(one, Percentile)}
+"""The percent of each metric that is a percentile."""
+COUNTS = tuple(name for name, one in MEANING.items() if isinstance(one, str))
+"""The metrics that are sums."""
 
 
 def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAINTS) -> dict[str, float]:
@@ -207,7 +224,7 @@ def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAIN
         mean = Mean("", counted(name)) if name in extras else means.get(name)
         if name in of_sources:
             mean = Mean("", partial(num_of_source, source=name.split("/", 2)[2]))
-        if name in MAXIMA:
+        if isinstance(MEANING.get(name), Largest):
             combined[name] = max(values)
         elif mean is None:
             combined[name] = sum(values)
