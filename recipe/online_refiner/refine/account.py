@@ -10,7 +10,7 @@ from recipe.online_refiner.method.pairs import Bill
 
 
 class AskedOnce:
-    """The questions of a group to the reference model and to the reward function; an equal one waits for the answer."""
+    """Asks each question of a group once: an equal question to the refiner or the reward waits for the same answer."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}

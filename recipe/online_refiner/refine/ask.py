@@ -29,7 +29,7 @@ MARKS = ("<think>", "</think>")
 
 
 class Asker(ABC, Generic[Begun]):
-    """Asks the refiner for the samples of an attempt: one request begins all, then each comes to its end by itself."""
+    """Asks the refiner for the samples of an attempt: one request begins all, then each is finished by itself."""
 
     @abstractmethod
     async def begin(self, attempt: Attempt, account: Account) -> Sequence[Begun | RefinerRequestError]:

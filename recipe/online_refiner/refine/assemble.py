@@ -1,4 +1,4 @@
-"""From what the refiner has written to the refined response a'. Nothing here asks anybody."""
+"""From what the refiner has written to the refined response a'. All functions here are pure."""
 
 from recipe.online_refiner.method.pairs import Verdict
 from recipe.online_refiner.refine.attempt import Attempt, Shape, Written
