@@ -214,7 +214,7 @@ def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAIN
     combined = latency_metrics([pair for part in parts for pair in part.pairs.values()])
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
     of_sources = {name for part in parts for name in part.metrics if name.startswith(OF_SOURCES)}
-    means = MEANS | {name: one for name, one in own.items() if isinstance(one, Mean)}
+    means = {name: one for name, one in own.items() if isinstance(one, Mean)} | MEANS
     for name in (*MEANING, *own, *extras, *of_sources):
         having = [part for part in parts if name in part.metrics]
         values = [float(part.metrics[name]) for part in having]

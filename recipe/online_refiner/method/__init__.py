@@ -1,1 +1,28 @@
-"""The method: how refinements with a higher reward constrain the policy. It needs neither verl nor the config."""
+"""The method: how refinements with a higher reward constrain the policy, from the gate to the numbers of a step.
+
+It needs neither verl nor a config file, and no other package of ``recipe``. Read the files in this order:
+
+1. ``eq6.py``: Eq. 6 of the paper as pure functions: gate, alignment, charge, credit.
+2. ``pairs.py``: what is known of a rollout and its refinement; ``Verdict`` lists everything that may become of one.
+3. ``penalty.py``, ``imitation.py``: the two parts that a mode may have, in rewards or advantages and in the loss.
+4. ``constraint.py``: what a mode is: its two parts, and eight more hooks in the order of a step.
+5. ``modes.py``: the modes by name, each a short class; a table of their parts; how a class of your own is found.
+6. ``in_place.py``: the one mode whose charge is not Eq. 6. Skip it at first.
+7. ``eta.py`` and ``step.py``: what is kept from step to step, and within a step.
+
+``asks.py`` has the protocols of what a constraint may ask of the rest: the other blocks of the config, and pi_0.
+
+Questions that these files answer, and where:
+
+- Where is the gate? ``eq6.accepts``, r(s0, a') > r(s0, a) (Eq. 6). Which refinements act: ``constraint.lets_through``.
+- Who pays? ``StepState.paying``: rows in ``StepState.charges``, unless eta is 0 or their group is rescued.
+- What is paid? A ``Charge``: D of Eq. 6 (``Eq6Penalty``), or the charge of a mode (``PenaltyPart.charge``).
+- Which tokens answer for it? The functions of ``eq6.py`` under "credit", chosen by ``PenaltyPart.pay``.
+- Where does the penalty act? ``PenaltyPart.place``: in rewards if the estimator has a critic, else in advantages.
+- What is imitated, with which weights? ``ImitationPart``.
+- What is the default eta? ``DEFAULT_ETA`` of each mode (the table in ``modes.py``). With eta = 0 a step has verl's own
+  numbers to the bit: nobody pays, and the loss gets no settings.
+- How does eta change? ``Eta``: dual ascent on the bound D <= delta (Eq. 5), if ``constraint.eta_schedule=adaptive``.
+- What happens to a truncated refinement? Its verdict is ``truncated``: nobody is charged for it, nobody imitates it.
+- What happens to a refinement that repeats the response? It is ``not_better``: the gate is closed.
+"""

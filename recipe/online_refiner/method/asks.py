@@ -1,4 +1,4 @@
-"""What the method asks of the rest of this extension: settings of other blocks, and the reference model. No code."""
+"""The protocols by which the method sees the rest of this extension: other blocks of the config, and pi_0."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

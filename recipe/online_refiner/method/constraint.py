@@ -29,8 +29,8 @@ class Mean(NamedTuple):
 
     meaning: str
     over: str | Callable[[Any], float]
-    """The weight of a mini-batch in a step's mean: the name of a count metric, or a function of the mini-batch's
-    ``StepState`` that returns the weight."""
+    """The weight of a mini-batch in a step's mean: the name of a count metric, or a function that returns the weight
+    from the mini-batch's ``StepState``."""
 
     def weight(self, state: Any) -> float:
         """Return the weight of a mini-batch, from its ``StepState``."""

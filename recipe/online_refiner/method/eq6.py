@@ -2,9 +2,9 @@
 
     D = sum over t of -log pi_theta(a'_c(t) | s0, a'_<c(t))   for pairs with r(s0, a') > r(s0, a)
 
-1. *Gate*: which pairs count. 2. *Alignment*: which token of a' a token of a is charged for, c(t). 3. *Charge*: its
-log-prob. 4. *Credit*: which tokens of a answer for the charge. Where each of these acts, a mode says (``penalty.py``,
-``lagrangian.py``). Its weight eta is in ``eta.py``, the cross-entropy of a' in the loss in ``verl_glue/loss.py``.
+1. *Gate*: which pairs count. 2. *Alignment*: which token of a' each token of a is charged for, c(t). 3. *Charge*: that
+token's log-prob. 4. *Credit*: which tokens of a answer for the charge. ``penalty.py`` says where the penalty acts;
+its weight eta is in ``eta.py``, and the cross-entropy of a' in ``imitation.py``.
 
 Notation: B rollouts, T response tokens (right-padded), U refinement tokens (right-padded); a is the response (its last
 turn) and a' its refinement. All tensors of one call live on one device. Log-probs are natural, in nats.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the config is read without torch; every function here gets 
 
 
 def is_higher(reward: float, other: float) -> bool:
-    """Tell whether a reward is higher than another one. verl keeps them in float32: 0.9 is less there than it is here.
+    """Return whether a reward is higher than another one, in the float32 in which verl keeps rewards.
 
     Example: ``is_higher(1.0, sum([0.1] * 10))`` is False, though that sum is a hair below 1.
     """
@@ -38,7 +38,7 @@ def accepts(refined_reward: float, reward: float) -> bool:
 # ---- 2. alignment
 
 NONE = -1
-"""Position of what has no counterpart."""
+"""The position in a column of counterparts of a token that has none."""
 
 
 def position(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[int]:
@@ -53,8 +53,8 @@ def position(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[in
 def diff(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[int]:
     """Pair only the tokens of a that the shortest edit from a to a' replaces or deletes.
 
-    A replaced token belongs to the token that replaces it; a deleted one to the token with which a' goes on instead.
-    Kept tokens have no counterpart, and neither have insertions: no token of a is to blame for them.
+    A replaced token is paired with the token that replaces it, a deleted token with the token with which a' goes on.
+    Kept tokens have no counterpart. Inserted tokens are nobody's counterpart, as no token of a is to blame for them.
 
     Example: a = (1, 7, 7, 2) and a' = (1, 2): both 7 are charged for a'_1 = 2. a = (1, 7, 2), a' = (1, 8, 2): 7 for 8.
 
@@ -76,7 +76,7 @@ def counterparts(
 ) -> list[int]:
     """Return c(t) for each token of a, (len a,), by one of ALIGNMENTS.
 
-    NONE for the first ``num_kept`` tokens, the policy's own thought, with which both begin.
+    The first ``num_kept`` tokens, a thought with which both a and a' begin, have NONE.
     """
     return [NONE] * num_kept + ALIGNMENTS[alignment](response_ids, refined_ids)[num_kept:]
 
@@ -162,7 +162,7 @@ def penalty_inputs(
 def each_token(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Add the penalty of token t, eta * charged_t, to its reward, where a critic learns to expect it.
 
-    Or to its advantage, in place: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
+    In place it is added to the advantage: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
     """
     return own + eta * inputs.charged
 
@@ -177,13 +177,13 @@ def return_to_go(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Add the penalty's return-to-go (gamma = 1): A_t = A_group + sum over k >= t of p_k.
 
     The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
-    siblings. The paper's code base does the same for DAPO. Tokens that the refiner was made to keep answer for nothing.
+    siblings. The paper's code base does the same for DAPO. The tokens of a kept thought answer for nothing.
     """
     return own + (eta * inputs.charged).flip(-1).cumsum(-1).flip(-1) * inputs.rewritten
 
 
 def whole(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
-    """Charge every token of the turn for all of D: a' depends on the whole of a, so each token had a part.
+    """Charge every token of the turn for the whole D: a' depends on all tokens of a, so each token had a part in it.
 
     With the cross-entropy in the loss it is the gradient of -eta E[D] (mode ``lagrangian``).
     """

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Eta:
-    """``constraint.eta``, the same in every step; if adaptive by dual ascent on Eq. 5: its multiplier.
+    """The weight ``constraint.eta``: the same in every step, or if adaptive the multiplier of Eq. 5, by dual ascent.
 
     Eq. 5 is max reward subject to D <= delta. After each step eta <- eta * exp(RATE * clip(D / delta - 1, -1, 1)): it
     grows while the constraint is violated and decays while it is slack (the multiplicative form of the dual update,
@@ -27,7 +27,7 @@ class Eta:
         self._delta = constraint.delta if isinstance(constraint, Weighted) and constraint.is_adaptive else None
 
     def observe(self, divergence_per_token: float) -> None:
-        """Make the dual step of a whole step by its D, nats per token; one that is not a number says nothing."""
+        """Make one dual step by the D of a whole step, in nats per token; nothing changes if D is not a number."""
         if self._delta is None or math.isnan(divergence_per_token):
             return
         violation = min(1.0, divergence_per_token / self._delta - 1)  # D >= 0, so never below -1
@@ -35,13 +35,13 @@ class Eta:
         self.value = min(max(changed, self._first / self.RANGE), self._first * self.RANGE)
 
     def save(self, path: Path) -> None:
-        """Write the multiplier, which the config does not tell; JSON keeps every bit of a float."""
+        """Write the multiplier, which does not follow from the config; JSON keeps every bit of a float."""
         if self._delta is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"eta": self.value}), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read the multiplier; a checkpoint of a constant eta has none: it starts again, and a line says so."""
+        """Read the multiplier. A checkpoint of a run with a constant eta has none: eta starts again, with a warning."""
         if self._delta is None:
             return
         if path.exists():

@@ -38,14 +38,14 @@ RescueDeadGroups = Annotated[
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 ROW_LOSSES = ("geo_mean", "bypass_mode")
-"""Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
+"""Policy losses of verl that count rows without policy tokens, or refuse a micro-batch without others."""
 NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "gdpo")
-"""Advantage estimators of verl whose baseline is not the group's reward: it is a critic's, the mean of the whole batch,
-or that of each of several rewards."""
+"""Advantage estimators of verl whose baseline is not the group's reward: it is a critic, the batch's mean, or one
+baseline for each of several rewards."""
 
 
 class LogitsLoss(ABC):
-    """A loss of one's own for the tokens of a', from the policy's logits, in the place of -log pi_theta(a'_t).
+    """A loss on the policy's logits for each token of a', which replaces -log pi_theta(a'_t).
 
     The actor's processes get it by pickle with each mini-batch, so its module has to be importable there.
     """
@@ -60,7 +60,7 @@ class LogitsLoss(ABC):
     def of_logits(
         self, config: Any, data: "Mapping[str, Tensor]", student_logits: "Tensor", data_format: str
     ) -> "dict[str, Tensor]":
-        """Return outputs of the model by name, each of the shape of the logits without the vocabulary.
+        """Return outputs of the model by name, each (1, tokens): the logits' shape without the vocabulary.
 
         Args:
             config: verl's config of the actor (``ActorConfig``).

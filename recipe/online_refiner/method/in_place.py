@@ -167,7 +167,7 @@ class InPlace(Weighted):
 
 @dataclass(kw_only=True, config=BLOCK)
 class InPlaceSft(InPlace):
-    """In place, and the cross-entropy of accepted refinements in the loss as well."""
+    """The penalty in place, with the cross-entropy of accepted refinements in the loss as well."""
 
     sft_normaliser: Normaliser = "batch"
     rescue_dead_groups: RescueDeadGroups = False

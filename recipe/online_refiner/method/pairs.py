@@ -27,10 +27,10 @@ class Verdict(StrEnum):
     MAX_REWARD = "max_reward"
     """Skipped: the reward cannot improve."""
     NOT_CHOSEN = "not_chosen"
-    """Skipped: others of the group go first (``refiner.max_refinements_per_group``), or another one is right
+    """Skipped: other responses of the group go first (``refiner.max_refinements_per_group``), or one of them is right
     (``refiner.only_unsolved``)."""
     OVER_BUDGET = "over_budget"
-    """Skipped: it is not wanted; others of the step go first (``refiner.budget``)."""
+    """Skipped: other responses of the step go first (``refiner.budget``)."""
     TOO_LONG = "too_long"
     """Skipped: prompt, response and refinement do not fit into the refiner's context."""
     NO_ANSWER = "no_answer"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
     """Skipped: the constraint acts in place and needs no refinement."""
 
     TIMEOUT = "timeout"
-    """Failed: not there within ``refiner.request_timeout_s``."""
+    """Failed: the refinement was not complete within ``refiner.request_timeout_s``."""
     REQUEST = "request"
     """Failed: refused or lost by the refiner."""
     THOUGHT = "thought"
@@ -57,14 +57,14 @@ class Verdict(StrEnum):
     REWARD = "reward"
     """Failed: the reward function raised an error, or what it said is no finite number."""
     FAULT = "fault"
-    """Failed: by an error with this row, which the log has; such as of a template."""
+    """Failed: an error with this row, such as of a template. The log has its traceback."""
     WORKER = "worker"
     """Failed: lost with the process that refined it."""
 
     ACCEPTED = "accepted"
     """Scored, and better than the response: the reward gate of Eq. 6 is open."""
     NOT_BETTER = "not_better"
-    """Scored, and not better; or a' is a itself, which has a's reward."""
+    """Scored, and not better; or a' is a itself, which keeps the reward of a."""
     OWN = "own"
     """A solved response that is imitated itself (``constraint.imitate_solved``)."""
 
@@ -130,7 +130,7 @@ def feedback_of(said: Mapping[str, Any]) -> str:
 
 
 def _is_object(answer: Any) -> bool:
-    """Tell whether an answer is an object of JSON, as the tests of a program are: a set of numbers is none."""
+    """Return whether an answer is a JSON object, as the tests of a program are; a set of numbers is not."""
     try:
         return isinstance(json.loads(answer) if isinstance(answer, str) else answer, dict)
     except ValueError:
@@ -146,23 +146,23 @@ class Rollout:
     """
 
     key: str
-    """Its row in the TransferQueue: ``{uid}_{session}_{output}``."""
+    """The key of the row in the TransferQueue: ``{uid}_{session}_{output}``."""
     messages: list[dict[str, Any]]
     """The chat prompt."""
     prompt_ids: list[int]
-    """(prompt length,) as the policy saw it."""
+    """(prompt length,) ids of the prompt as the policy saw it."""
     response_ids: list[int]
-    """(response length,) ended by the EOS token unless cut; of several turns all, with the output of tools between."""
+    """(response length,) ids of the response, ended by EOS unless cut: all its turns, with tool output between them."""
     start: int = 0
-    """The last turn's first position in it (:func:`last_turn`)."""
+    """The last turn's first position in the response (:func:`last_turn`)."""
     reward: float
     """r(s0, a), of the whole session."""
     feedback: str = ""
-    """What the reward says of it in words, if it does (``feedback``)."""
+    """The reward function's words about the response (``feedback``); empty if there are none."""
     is_wanted: bool = True
-    """Whether it may be refined: the step can afford it (``refiner.budget``), and nobody has done it before."""
+    """Whether the response may be refined: the step can afford it (``refiner.budget``); it is not refined yet."""
     request: dict[str, Any]
-    """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
+    """What verl's reward request has beside token ids: columns of the data set, the turns, the loop's extras."""
 
     @property
     def solution(self) -> str:
@@ -174,17 +174,17 @@ class Rollout:
 
     @property
     def earlier_ids(self) -> list[int]:
-        """What of the response the last turn has before it: turns and the output of tools."""
+        """The part of the response before the last turn: earlier turns and tool output."""
         return self.response_ids[: self.start]
 
     @property
     def turn_ids(self) -> list[int]:
-        """The last turn, a: what is refined, charged and compared with a'."""
+        """The last turn, a, which is refined, charged and compared with a'."""
         return self.response_ids[self.start :]
 
     @property
     def group(self) -> str:
-        """The prompt that it answers: rollouts of one prompt are a group."""
+        """The prompt's name: rollouts of one prompt are a group."""
         return group_of(self.key)
 
     @property
@@ -194,7 +194,7 @@ class Rollout:
 
     @property
     def session(self) -> tuple[int, int]:
-        """The numbers of its session and output within the group."""
+        """The numbers of the session and of the output within the group."""
         _, session, output = self.key.rsplit("_", 2)
         return int(session), int(output)
 
@@ -292,32 +292,33 @@ class Pair(Bill):
     source: str = ""
     """The row's ``data_source`` where refiners differ by it (``refiner.by_source``); empty if nobody has refined it."""
     is_used: bool = False
-    """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
+    """Whether the refinement acts on the policy: it is better, or the run lets all scored refinements through."""
     start: int = 0
     """The refined turn's first position in the response."""
     refined_reward: float = 0.0
-    """r(s0, a'); 0 unless scored, as the next one."""
+    """r(s0, a'); 0 unless scored."""
     num_refined_tokens: int = 0
-    """Length of a'."""
+    """Number of tokens of a'; 0 unless scored."""
     num_kept_tokens: int = 0
     """Tokens of the response's own thought, with which a' begins."""
     num_better: int = 0
     """Samples of the refinement that the reward gate lets through."""
     num_compared_tokens: int = 0
-    """min(n, m): length of the shorter of a and a', without the thought that both begin with."""
+    """min(n, m), the length of the shorter of a and a', without the thought with which both begin."""
     is_repeated: bool = False
     """Whether a' is a: the same tokens, or others of the same text."""
     edit_distance: int | None = None
-    """From a to a', in tokens; None where it was not measured."""
+    """Edit distance from a to a', in tokens; None where it was not measured."""
     own: dict[str, float] = field(default_factory=dict)
     """The mode's own numbers (``Constraint.numbers``)."""
     started_at: float = 0.0
-    """The time at which its group was complete, in seconds since the epoch; the next one: was refined."""
+    """The time at which the row's group was complete, in seconds since the epoch."""
     refined_at: float = 0.0
+    """The time at which the row was refined, in seconds since the epoch."""
     nll: float | None = None
     """-log pi_theta(a'), summed over tokens, in nats; None where it was not computed."""
     divergence: float = 0.0
-    """D of Eq. 6, summed over tokens, in nats; 0 where the pair is not used or D was not computed."""
+    """D of Eq. 6, summed over tokens, in nats; 0 where the refinement is not used or D was not computed."""
 
     @property
     def is_accepted(self) -> bool:
@@ -340,13 +341,13 @@ class Charge(NamedTuple):
 
 
 NUM_SHOWN = 8
-"""The most rows of a step that are shown: half of them gained most, the others are attempts that were not accepted."""
+"""The most rows that a step shows: half of them gained most, the others are attempts that were not accepted."""
 
 
 def choose_shown(pairs: Mapping[int, Pair], luck_of: Mapping[int, float]) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted.
+    """Return the rows whose accepted refinements gained most in a step, and some rows without an accepted refinement.
 
-    ``luck_of`` orders rows that are alike (:func:`luck`), by row.
+    ``luck_of`` has the number, by row, that orders rows that are alike (:func:`luck`).
     """
     refined = (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER)  # not a solved response that is imitated itself
     attempted = sorted((row for row, pair in pairs.items() if pair.verdict in refined), key=luck_of.__getitem__)

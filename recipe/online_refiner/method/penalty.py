@@ -45,8 +45,8 @@ class PenaltyPart:
     needs_log_probs: ClassVar[bool] = False
     """Whether the actor computes log pi_theta(a') of used refinements first. It then also writes what Eq. 6 charges."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Columns from which :meth:`charge` computes: any jagged column of the row, those of verl and of ``rows.py``
-    included; ``refine_log_probs`` if ``needs_log_probs``."""
+    """Columns that :meth:`charge` reads: any jagged column of the row, whether from verl or from ``rows.py``, and
+    ``refine_log_probs`` if ``needs_log_probs``."""
 
     def is_charged(self, pair: Pair) -> bool:
         """Return whether the penalty charges a row."""

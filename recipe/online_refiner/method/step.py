@@ -1,4 +1,4 @@
-"""What one stage of a step knows and a later one needs."""
+"""The state of a step: what one stage knows and a later stage needs."""
 
 import time
 from collections import defaultdict
@@ -30,13 +30,13 @@ class StepState:
     started_at: float = field(default_factory=time.time)
     """The time at which its rollouts were first waited for, in seconds since the epoch."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """verl's own of this step; ours are added as they are known."""
+    """The metrics of this step: verl's own, and ours as soon as they are known."""
     counts: dict[str, float] = field(default_factory=dict)
     """The number of values that a metric is a mean over, by the metric's name, where no other metric has it."""
     filtered: Mapping[float, int] = field(default_factory=dict)
     """Groups that DAPO's filter took out before the mini-batch was waited for, by the reward of their responses."""
     num_restarts: int = 0
-    """Replicas of the refiner that were started again before the step."""
+    """Number of replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
     """The rollouts by row, all but padding, with what is known of their refinements."""
     charges: dict[int, Charge] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class StepState:
     shown: list[int] = field(default_factory=list)
     """Rows that are shown, and whose tokens are recorded with their numbers."""
     kl_rows: list[int] = field(default_factory=list)
-    """Rows whose log pi_0 is known."""
+    """Rows of which log pi_0 is known."""
     eta: float = 0.0
     """Weight of the constraint."""
     hook: str = ""
@@ -69,7 +69,7 @@ class StepState:
         self.hook = hook
 
     def share(self, per_step: int) -> int:
-        """Return a mini-batch's part of what a step may have at most."""
+        """Return the part of a mini-batch in a number that a step may have at most, rounded up."""
         return -(-per_step // self.num_parts)
 
     def measured(self, row: int) -> Charge:
