@@ -56,7 +56,7 @@ def refined_sequences(data: TensorDict) -> TensorDict:
 
 
 def in_place_sequences(data: TensorDict) -> TensorDict:
-    """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS likewise; a session without a turn is used whole.
+    """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS; a session without a turn is used whole.
 
     A row that is not scored has a c of one token; its result is not used.
     """

@@ -1,12 +1,12 @@
-"""Modes ``sft`` and ``lagrangian``: verl's policy loss plus eta times the cross-entropy of accepted refinements.
+"""The loss of modes with an imitation: verl's policy loss plus eta times the cross-entropy of used refinements.
 
     L = L_policy + eta * CE
-    CE = -(1 / N) * sum over accepted pairs and all tokens t of w_t * log pi_theta(a'_t | s0, a'_<t)
+    CE = -(1 / N) * sum over used pairs and all tokens t of w_t * log pi_theta(a'_t | s0, a'_<t)
 
-With ``constraint.sft_normaliser=batch`` N is what verl divides the policy's loss by (``loss_agg_mode``: token-mean
-divides by the tokens of all responses); with ``accepted`` it counts the tokens of accepted refinements in the whole
-mini-batch, over all data-parallel ranks. w_t is 1, in mode ``lagrangian`` the number of tokens of a that are charged
-for a'_t (``Lagrangian.times_charged``).
+With ``constraint.sft_normaliser=batch`` N is the divisor of verl's policy loss (``loss_agg_mode``: token-mean divides
+by the tokens of all responses). With ``accepted`` N is the number of tokens of used refinements in the whole
+mini-batch, over all data-parallel ranks. The weight w_t is 1; in mode ``lagrangian`` it is the number of tokens of a
+that are charged for a'_t (``Lagrangian.times_charged``).
 
 A mode of one's own may replace -log pi_theta(a'_t) by a loss from the logits (``LogitsLoss``).
 
@@ -35,11 +35,11 @@ Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
 Seen = tuple[Tensor, Tensor, Tensor]
-"""Of a micro-batch of B rows: jagged ``refine_shown`` and ``refine_loss_mask``, and log-probs, right-padded."""
+"""The log-probs of a micro-batch of B rows: jagged ``refine_shown`` and ``refine_loss_mask``, log-probs (B, T)."""
 MicroBatches = Callable[[int], tuple[int, int]]
-"""From a number of rows: how many micro-batches, and the rows of each."""
+"""A function from a number of rows to the number of micro-batches and the number of rows in each."""
 ONLY_RESPONSES = "only_responses"
-"""Setting of a batch: true for outputs of responses alone (``actor_engine.py``)."""
+"""The setting of a batch that asks for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 
@@ -99,7 +99,7 @@ def refined_loss(
 
 
 def shown_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
-    """Return log pi_theta(a'_t) of the refined rows that are shown, by their numbers; of several passes the first.
+    """Return log pi_theta(a'_t) of the refined rows that are shown, by their numbers, from the first of several passes.
 
     The tensors are read here, after the update: to read them in the loss would let the device wait.
     """
@@ -113,12 +113,12 @@ def shown_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
 
 
 def own_loss(data: TensorDict) -> LogitsLoss | None:
-    """Return the loss of the mode's own that a batch has as a setting; None where it is -log pi_theta(a'_t)."""
+    """Return the ``LogitsLoss`` in a batch's settings; None if the loss of a token is -log pi_theta(a'_t)."""
     return tu.get_non_tensor_data(data, "refine_loss", None)
 
 
 def settings_of(data: TensorDict) -> dict[str, Any]:
-    """Return the batch-level settings of a TensorDict: what is no tensor and no list of one value a row."""
+    """Return the batch-level settings of a TensorDict: entries that are neither tensors nor lists by row."""
     return {key: value.data for key, value in data.items() if isinstance(value, NonTensorData)}
 
 
@@ -128,16 +128,16 @@ def jagged(rows: list[Tensor]) -> Tensor:
 
 
 def contexts(data: TensorDict) -> list[Tensor]:
-    """Return what each refined turn of some rows answers: the prompt and, in a later turn, the session before it."""
+    """Return the ids before each refined turn of some rows: the prompt and, in a later turn, the session so far."""
     rows = zip(data["prompts"].unbind(), data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
     return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
 
 
 def joined(data: TensorDict) -> TensorDict:
-    """Return a mini-batch in which the first of equal accepted refinements stands for all of them.
+    """Return a mini-batch in which the first of several equal refinements stands for all of them.
 
-    It has the sum of their weights, in which a row's loss is linear, and all their numbers in ``refine_shown``. Nothing
-    is joined where a loss of the mode's own reads columns, which may differ between equal refinements.
+    That row has the sum of their weights, in which a row's loss is linear, and all their numbers in ``refine_shown``.
+    Nothing is joined if the mode has a ``LogitsLoss`` with columns, which may differ between equal refinements.
     """
     own = own_loss(data)
     if own is not None and own.columns:

@@ -296,7 +296,7 @@ def read_tokens(
 
 
 def _rounded(values: list[float] | None) -> list[float | None] | None:
-    """Return numbers that JSON has; None for those that it does not have, as a model that has diverged gives."""
+    """Return rounded numbers; None for infinity and NaN, which JSON lacks and a diverged model gives."""
     return None if values is None else [round(value, 5) if math.isfinite(value) else None for value in values]
 
 
@@ -387,7 +387,7 @@ def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[
 
 
 def has_columns_of(constraint: Constraint, batch: KVBatchMeta) -> bool:
-    """Tell whether refined rows have the columns of a constraint: those of a run with another one lack some."""
+    """Return whether restored rows have this constraint's columns. Rows saved by another constraint lack some."""
     nothing = Turn(response_length=1, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
     return row_columns(constraint, nothing).keys() <= _columns(batch)
 

@@ -1,4 +1,4 @@
-"""What this extension does with a step's rows, in the order of a step. The driver's part: metadata and numbers."""
+"""The driver's stages of a step, in their order. The driver sees metadata and numbers; texts stay with the workers."""
 
 import random
 import time
@@ -36,11 +36,11 @@ class Stages:
         share = blocks.refiner.budget if blocks.refines else None
         self._budget = None if share is None else Budget(share=share)
         self.num_sessions: dict[str, int] = {}
-        """Sessions of each prompt whose row in the data set says how many (verl's ``__rollout_n__``), by uid."""
+        """The number of sessions, by uid, of prompts whose row in the data set says so (verl's ``__rollout_n__``)."""
         self._began_at = time.time()
 
     def load(self, checkpoint: Path) -> None:
-        """Go on with the state of a checkpoint's folder, which a new run has not; what it lacks starts again."""
+        """Load the state from a checkpoint's folder; state that the folder lacks starts again."""
         if not checkpoint.is_dir():
             return
         self._eta.load(checkpoint / ETA_FILE)
@@ -54,7 +54,7 @@ class Stages:
             self._budget.save(checkpoint / BUDGET_FILE)
 
     def num_wanted(self, batch: KVBatchMeta, state: StepState) -> int:
-        """Return how many rollouts a step, or a mini-batch of its own, is to have, from its rows; without padding."""
+        """Return the number of rollouts that a step or mini-batch should have, from its rows without padding."""
         n = int(self._config.actor_rollout_ref.rollout.n)
         groups = {group_of(key) for key in batch.keys}
         num_lost = max(0, state.share(self._config.data.train_batch_size) - len(groups))
@@ -84,7 +84,7 @@ class Stages:
         )
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
-        """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
+        """Refine rows that are not refined yet: all rows, or in a streaming run those that a checkpoint restored."""
         constraint = self._blocks.constraint
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
@@ -114,7 +114,7 @@ class Stages:
     def _refine_missing(
         self, batch: KVBatchMeta, state: StepState, rows: list[int], client: RefinerClient, max_model_len: int
     ) -> None:
-        """Let refine workers refine rows; what they do not answer for, since they died, has no refinement."""
+        """Let refine workers refine rows; a row whose worker died has no refinement."""
         if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
             self._workers.refine(queue.rows_of(batch, rows), client, max_model_len)
             queue.read_tags(batch, rows)
@@ -122,7 +122,7 @@ class Stages:
             self._lose(batch, state, lost)
 
     def _lose(self, batch: KVBatchMeta, state: StepState, rows: list[int]) -> None:
-        """Let rows have no refinement, whatever they had."""
+        """Write rows as rows without a refinement, whatever they had."""
         nothing = [replace(state.pairs[row], verdict=Verdict.WORKER) for row in rows]
         queue.write_nothing(queue.rows_of(batch, rows), nothing, self._blocks.constraint)
         queue.read_tags(batch, rows)
@@ -137,7 +137,7 @@ class Stages:
         self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), shown)
 
     def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
-        """Return what the budget reads of a step, by the refiner of each row's data source."""
+        """Return the rollouts as the budget reads them, by the refiner of each row's data source."""
         pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
         refiners = dict.fromkeys(pairs, self._blocks.refiner)
         if sources := self._blocks.refiner.sources:
@@ -156,7 +156,7 @@ class Stages:
         )
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
-        """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn by the step."""
+        """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn at random with the step as seed."""
         rows = sorted(state.pairs, key=batch.keys.__getitem__)
         most = state.share(self._blocks.num_kl_rollouts)
         rows = rows if len(rows) <= most else random.Random(state.step).sample(rows, most)
@@ -164,7 +164,7 @@ class Stages:
         state.kl_rows = [row for row in rows if batch.keys[row] in known]
 
     def score_with_actor(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Let the actor compute log pi_theta(a') of used refinements, or of all where their metric is due.
+        """Let the actor compute log pi_theta(a') of used refinements, or of all refinements in steps that measure it.
 
         In mode ``sft`` the update's own forward pass computes it, and this is done where a metric or eta needs it only.
         """
@@ -192,7 +192,7 @@ class Stages:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
 
     def _charge(self, penalty: PenaltyPart, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Note what rows are charged: D of Eq. 6, as the actor's pass has written it, or a charge of the mode's own."""
+        """Set the charges of the step: D of Eq. 6 from the actor's pass, or charges of the mode's own."""
         rows = {row: pair for row, pair in state.pairs.items() if penalty.is_charged(pair)}
         if isinstance(penalty, Eq6Penalty):
             state.charges = {row: Charge(pair.divergence, pair.num_compared_tokens) for row, pair in rows.items()}
@@ -202,7 +202,7 @@ class Stages:
     def _charge_tokens(
         self, penalty: PenaltyPart, rows: list[int], batch: KVBatchMeta, state: StepState, actor: Any
     ) -> None:
-        """Write what the mode itself charges the tokens of some turns, from log-probs that are known."""
+        """Compute and write the mode's own charge of each token of some turns (``PenaltyPart.charge``)."""
         if self._blocks.is_shared and self._blocks.constraint.asks_log_probs:  # pi_0 is the actor without its adapter
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
         some = queue.rows_of(batch, rows)
@@ -215,20 +215,20 @@ class Stages:
         state.metrics.update(penalty.metrics(charged, data, turn))
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
-        """Return these rows, and as many others as the actor's ranks need; micro-batches are filled there."""
+        """Return the wanted rows and as many others as the actor's ranks need; the actor fills micro-batches."""
         num_chunks = max(actor._dispatch_info["actor"]) + 1  # as verl's _balance_batch counts ranks
         rows = queue.select(batch, wanted, num_chunks=num_chunks, fields=fields)
         rows.extra_info = {"temperature": self._config.actor_rollout_ref.rollout.temperature}
         return rows
 
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""
+        """Put the penalty into the rewards if it acts there; return the rewards as they were, None if nobody pays."""
         if self._place is not None:
             state.metrics["constraint/penalty"] = 0.0  # unless a row pays
         return self._charge_column("rm_scores", batch, state) if self._place == "rewards" else None
 
     def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
-        """Take the penalty out of the rewards again: metrics and dumps show those of the task."""
+        """Take the penalty out of the rewards again, so that metrics and dumps show the task's rewards."""
         if own is not None:
             paying = state.paying(self._blocks.constraint, self._place)
             queue.write_column(queue.rows_of(batch, paying), "rm_scores", own)
@@ -249,7 +249,7 @@ class Stages:
         return None if penalty is None else penalty.place(self._config.algorithm.adv_estimator)
 
     def _charge_column(self, name: str, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Charge rewards or advantages of the rows that pay; return them as they were, None if there is no such row."""
+        """Charge rewards or advantages of the rows that pay; return the column as it was, None if nobody pays."""
         penalty, place = self._blocks.constraint.penalty, self._place
         rows = state.paying(self._blocks.constraint, place)
         if not rows or penalty is None or place is None:
@@ -269,7 +269,7 @@ class Stages:
         return data[name]
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Measure KL(pi_theta || pi_0) on the rows whose log pi_0 is known."""
+        """Measure KL(pi_theta || pi_0) on the rows of which log pi_0 is known."""
         is_by_verl = self._blocks.has_reference_worker or self._blocks.measures_kl_by_actor
         if not (self._blocks.measures_kl or is_by_verl):
             return
@@ -298,7 +298,7 @@ class Stages:
         return metric_names.of_step(parts, self._blocks.constraint.MEANING)
 
     def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Let the numbers of each token of the shown rows be recorded, after the update; nobody waits."""
+        """Let workers record the numbers of each token of the shown rows after the update, without waiting."""
         seen: dict[str, list[float]] = {}
         if self._blocks.constraint.imitation is not None:
             for of_rank in actor.take_shown_log_probs():

@@ -468,6 +468,9 @@ def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
     assert penalty is not None and [penalty.is_charged(pair) for pair in pairs.values()] == [False, True]
     state = StepState(pairs=pairs, charges={1: Charge(0.0, 3)}, eta=0.1, keys=["a_0_0", "a_1_0"])
     assert state.paying(load(config).constraint, "advantages") == [1]
+    assert state.paying(load(config).constraint, None) == [], "a mode without a penalty"
+    state.eta = 0.0
+    assert state.paying(load(config).constraint, "advantages") == [], "0 times a charge that is infinite is no number"
 
 
 def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
