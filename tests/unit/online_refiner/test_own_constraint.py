@@ -4,17 +4,22 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from composed_main import composed
+from soft import TOP_IDS, TOP_LOG_PROBS, ForwardKl, of_sequences, padded_top
+from verl.utils import tensordict_utils as tu
 
-from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.constraint import Weighted, row_columns
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
 from recipe.online_refiner.method.pairs import Pair, Refinement, Turn, Verdict
 from recipe.online_refiner.method.step import StepState
+from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, joined
 from recipe.online_refiner.verl_glue.rows import TAG, pair_of
+from recipe.online_refiner.verl_glue.stages import Stages
+from refiner_worker.engines import ABSENT
 
 README = Path(__file__).parents[3] / "examples" / "own_constraint" / "README.md"
 
@@ -61,12 +66,13 @@ def test_the_readme_has_a_constraint_that_works(tmp_path: Path, monkeypatch: pyt
 
 def test_its_metrics_are_a_steps_too() -> None:
     """Two mini-batches: a share of 0.5 over 8 tokens, and of 1 over 2."""
-    own = read_constraint({"mode": "soft:Soft"}).MEANING
+    config = composed("constraint.mode=soft:Soft")
+    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
     parts = [
         StepState(metrics={"constraint/soft_tokens": tokens, "constraint/soft_share": share})
         for tokens, share in ((8, 0.5), (2, 1.0))
     ]
-    assert metrics.of_step(parts, own) == {"constraint/soft_tokens": 10, "constraint/soft_share": 0.6}
+    assert stages.of_step(parts) == {"constraint/soft_tokens": 10, "constraint/soft_share": 0.6}
 
 
 def test_its_share_by_hand() -> None:
@@ -96,12 +102,38 @@ def test_the_columns_of_a_mode(mode: str, target: str) -> None:
 
 
 def test_a_row_of_an_earlier_state_is_read() -> None:
-    """The tag of a row that a checkpoint of version 0.5.0 holds, with a name that is not known any more."""
+    """The tag of a row that a checkpoint of version 0.5.0 holds, with a name too many and one too few."""
     numbers = {"reward": -0.25, "verdict": "accepted", "source": "", "is_used": True, "start": 0, "refined_reward": 1.0}
     numbers |= {"num_refined_tokens": 3, "num_compared_tokens": 2, "is_repeated": False, "edit_distance": 1, "own": {}}
     numbers |= {"started_at": 1.0, "refined_at": 2.0, "nll": None, "divergence": 0.0, "num_kept_tokens": 0}
     numbers |= {"num_thought_tokens": 0, "num_prompt_tokens": 9, "num_generated_tokens": 3, "num_samples": 1}
-    numbers |= {"num_better": 1, "num_retries": 0, "latency_s": 0.5, "num_of_another_time": 7}
+    numbers |= {"num_better": 1, "latency_s": 0.5, "num_of_another_time": 7}
     pair = pair_of({TAG: json.dumps(numbers)})
     assert pair is not None and pair.verdict is Verdict.ACCEPTED
     assert (pair.reward, pair.num_compared_tokens, pair.latency_s) == (-0.25, 2, 0.5)
+
+
+def test_its_columns_ride_along_with_refined_rows_alone() -> None:
+    """Two equal refinements, which are not joined, and one row more that fills the micro-batch."""
+    tops = [padded_top((np.full((2, 1), ids), np.full((2, 1), -0.5)), 3) for ids in (7, 8)]
+    columns = {
+        "prompts": [[3, 4], [3, 4]],
+        "responses": [[11, 2], [12, 2]],
+        "input_ids": [[3, 4, 11, 2], [3, 4, 12, 2]],
+        "position_ids": [[0, 1, 2, 3], [0, 1, 2, 3]],
+        "refine_ids": [[7, 9, 2], [7, 9, 2]],
+        "refine_weights": [[1.0] * 3] * 2,
+        TOP_IDS: [ids for ids, _ in tops],
+        TOP_LOG_PROBS: [log_probs for _, log_probs in tops],
+    }
+    data = tu.get_tensordict(
+        {name: jagged([torch.as_tensor(row) for row in rows]) for name, rows in columns.items()}
+        | {"refine_used": torch.ones(2, dtype=torch.long), "refine_start": torch.zeros(2, dtype=torch.long)},
+        {"refine_loss": ForwardKl()},
+    )
+    longer = append_refined_rows(joined(data), 3)
+    assert [len(row) for row in longer[TOP_IDS].unbind()] == [0, 0, 3, 3, 0]
+    ids = of_sequences(longer, TOP_IDS, 0)
+    assert [row[:, 0].tolist() for row in ids] == [[0] * 4, [0] * 4, [0, 7, 7, 0, 0], [0, 8, 8, 0, 0], [0, 0]]
+    is_known = [(row.exp().sum(-1) > 0).tolist() for row in of_sequences(longer, TOP_LOG_PROBS, ABSENT)]
+    assert is_known[2:] == [*[[False, True, True, False, False]] * 2, [False, False]]
