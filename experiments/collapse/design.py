@@ -49,6 +49,8 @@ START: Overrides = (
     "measure.num_kl_rollouts=0",
 )
 RATES = (5e-5, 1e-4, 2e-4, 4e-4, 8e-4)
+LOWER = (2e-5, 1e-5)
+"""The rates that follow if both runs collapse at the lowest of `RATES` already."""
 START_SEED, CALIBRATION_SEED = 200, 201
 CALIBRATION_KL = 0.01
 """The weight that tuning chose on this task at 2e-5 (results/lab_sums.yaml)."""
@@ -140,20 +142,39 @@ def final(rate: float) -> list[Job]:
 def calibrate(lines: Sequence[Line]) -> tuple[float | None, Job | None]:
     """Return the lowest rate at which both calibration runs collapse, or else the run that is missing to find it.
 
-    At a rate at which static KL holds the run without a constraint decides nothing, so it is left out. Neither a rate
-    nor a run is returned if at no rate both runs collapse.
+    Neither is returned if both runs collapse at no rate.
+    """
+    chosen = None
+    for rate in RATES:
+        fails, missing = _fails(lines, rate)
+        if missing is not None:
+            return None, missing
+        if fails:
+            chosen = rate
+            break
+    for rate in LOWER if chosen == RATES[0] else ():
+        fails, missing = _fails(lines, rate)
+        if missing is not None:
+            return None, missing
+        if not fails:
+            break
+        chosen = rate
+    return chosen, None
+
+
+def _fails(lines: Sequence[Line], rate: float) -> tuple[bool, Job | None]:
+    """Return whether both calibration runs collapse at a rate, and the run that is missing to say so.
+
+    Where static KL holds, the run without a constraint decides nothing, so it is left out.
     """
     known = {line["run"]: line for line in lines}
-    for rate in RATES:
-        for arm in (f"static_kl_{CALIBRATION_KL:g}", "none"):
-            job = Job(arm, rate, CALIBRATION_SEED)
-            if job.name not in known:
-                return None, job
-            if not collapsed(known[job.name]):
-                break
-        else:
-            return rate, None
-    return None, None
+    for arm in (f"static_kl_{CALIBRATION_KL:g}", "none"):
+        job = Job(arm, rate, CALIBRATION_SEED)
+        if job.name not in known:
+            return False, job
+        if not collapsed(known[job.name]):
+            return False, None
+    return True, None
 
 
 def best_kl(lines: Sequence[Line]) -> str:

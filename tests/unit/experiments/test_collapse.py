@@ -87,6 +87,15 @@ def test_the_lowest_rate_at_which_both_runs_collapse() -> None:
     assert design.calibrate(held["calibrate"]) == (None, None) and design.next_run(held) is None
 
 
+@pytest.mark.parametrize(
+    ("lower", "rate", "number"), [((), 5e-5, 3), (("2e-05",), 2e-5, 5), (("2e-05", "1e-05"), 1e-5, 6)]
+)
+def test_lower_rates_follow_if_the_lowest_one_collapses(lower: tuple[str, ...], rate: float, number: int) -> None:
+    failing = [f"{arm}-lr{own}" for arm in ("static_kl_0.01", "none") for own in ("5e-05", *lower)]
+    lines = calibrated(*failing)["calibrate"]
+    assert design.calibrate(lines) == (rate, None) and len(lines) == number
+
+
 @pytest.mark.parametrize(("shares", "collapses"), [(GOOD, False), (BAD, True), ([0.2, 0.2, 0.1, 0.18], True)])
 def test_collapse(shares: list[float], collapses: bool) -> None:
     assert design.collapsed(line(Job("none", 1e-4, 1), shares)) == collapses
