@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from recipe.online_refiner.method.sft import Sft
 
 from recipe.online_refiner import config as package
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.method.modes import Sft
 
 CONFIG = Path(package.__file__).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
