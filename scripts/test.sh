@@ -2,7 +2,7 @@
 # Install what is missing, then check style, types and behaviour.
 #
 #   bash scripts/test.sh            all but the slow ones, without a GPU
-#   bash scripts/test.sh unit       style, types and unit tests (at most 2 minutes)
+#   bash scripts/test.sh unit       style, types and unit tests
 #   bash scripts/test.sh e2e [ARGS] end-to-end tests: real Ray, vLLM and trainers on small models
 #   bash scripts/test.sh slow       the end-to-end tests that the others leave out: docs/development.md says which
 set -euo pipefail
