@@ -1,8 +1,8 @@
 """A refiner that somebody else hosts: servers that speak OpenAI's protocol, asked by URL.
 
-What is sent of a rollout is one user message, the words of the prompt's template; how many tokens and which temperature
-is asked for; and what ``refiner.extra_body`` adds. The key is read from the environment of the process that asks. It
-stands in no line, log or exception: servers repeat it in theirs, so these are cleared of it.
+Of a rollout, a request holds one user message (the words of the prompt's template), the number of tokens, the
+temperature, and the fields that ``refiner.extra_body`` adds. The key is read from the environment of the process that
+asks. Servers may repeat it in what they send, so our errors name only the status and its standard reason phrase.
 """
 
 import asyncio
@@ -10,10 +10,9 @@ import functools
 import json
 import logging
 import os
-import random
-import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,29 +26,29 @@ from refiner_worker.config import External, secret
 
 logger = logging.getLogger(__name__)
 
-GONE_AFTER_S = 30.0
-MIN_RETRIES = 3
-"""A server that nobody has heard of for so long, while a request was repeated so often, is gone for this step; and so
-is one that was silent for all the time of a request."""
+MAX_RETRIES = 8
+"""How often openai's client repeats a request to a busy or lost server: its pauses grow from 0.5 s to 8 s, so a request
+fails after about half a minute, unless the server asks for longer pauses (``Retry-After``, at most 2 minutes)."""
 PROBE_TIMEOUT_S = 10.0
 TRIAL_TIMEOUT_S = 60.0
 TRIAL_TOKENS = 16
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 8.0
 MAX_ANSWER_BYTES = 4 << 20
 Choice = tuple[str, str, bool] | RefinerRequestError
 """One choice of a server's answer: its thought, its text, and whether the text came to its end; or why it has none."""
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
-MAX_WORDS = 300
-MAX_READ = 2000
-"""Characters of a server's error message: shown in one line, and read to make that line."""
 END_REASONS = ("stop", "eos", "eos_token", "end_turn")
 """Reasons for which an answer ends of itself; some servers have their own words."""
-BUSY_STATUSES = (408, 409, 425, 429)
-"""Statuses below 500 after which the same request may be answered."""
+OTHER_REASONS = ("content_filter", "tool_calls", "function_call", "abort", "error")
+"""Other reasons of OpenAI's, vLLM's and SGLang's servers, which an error may name."""
+MAX_CUT = 3
+"""How often a request is repeated whose answer broke off."""
+RETRY_HEADER = "x-stainless-retry-count"
+"""The header in which openai's client counts how often it has sent a request before."""
+BUSY_STATUSES = (408, 409, 429)
+"""Statuses below 500 after which the same request may be answered, as openai's client has them."""
 KEY_STATUSES = (401, 403, 407)
-"""Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
+"""Statuses of a key that is wrong."""
 PROXY_STATUSES = (403, 407, 500, 502, 503, 504)
 """Statuses with which a proxy answers in the place of a server that it does not reach, or may not."""
 
@@ -82,9 +81,8 @@ class ExternalClient(RefinerClient):
     config: External
     servers: dict[str, Served]
     """What each server is asked for, by URL."""
-    _heard_at: dict[str, float] = field(default_factory=dict)
-    _served_at: dict[str, float] = field(default_factory=dict)
-    _doubted: set[str] = field(default_factory=set)
+    _answers: dict[str, bool] = field(default_factory=dict)
+    """Whether each server answered its last request; a server that was not asked yet is missing."""
 
     @property
     def handles(self) -> list[ActorHandle]:
@@ -94,98 +92,83 @@ class ExternalClient(RefinerClient):
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
     ) -> list[Choice]:
-        """Ask for ``refiner.samples`` refinements by one request; a busy or lost server is asked again, after pauses.
+        """Ask for ``refiner.samples`` refinements by one request, at one server after the other until one answers.
 
-        Where the text at which an answer may end (``stop``) is a part of it, a server that would leave it out is not
-        told of it. ``bill`` counts retries, and gets the numbers of tokens that the server tells.
+        openai's client repeats a request to the last of them after pauses. Where the text at which an answer may end
+        (``stop``) is a part of the answer, it is sent only to servers that keep it in their answers. ``bill`` counts
+        retries, and gets the numbers of tokens that the server reports.
 
         Returns:
-            So many: the thought that the server sends apart, what was written, and whether it came to its end, uncut;
-            or why there is none.
+            ``refiner.samples`` choices. Each is the thought that the server sends apart, the text, and whether the text
+            came to its end; or the reason why there is none.
 
         Raises:
-            RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
+            RefinerRequestError: If no server answers, one refuses the request, or what it sends is no answer.
         """
-        started_at = time.monotonic()
+        tried = set[str]()
         while True:
-            url = self._choose()
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**bill.num_retries) * random.uniform(0.75, 1)
+            url = self._choose(tried)
+            tried.add(url)
             served = self.servers[url]
             ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
+            body = chat_body(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
+            is_last = self.servers.keys() <= tried
             try:
-                said = await self._post(
-                    url, chat_body(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
-                )
+                said = await self._post(url, body, bill, MAX_RETRIES if is_last else 0)
             except asyncio.CancelledError:  # it took too long
-                if self._heard_at.get(url, 0.0) < started_at:
-                    self.servers.pop(url, None)
+                self._give_up(url)
                 raise
             except RefinerRequestError:  # there is no key where this runs
                 raise
-            except openai.APIStatusError as error:
-                self._refuse(url, error)
-                why, pause_s = words(error, self.config), asked_pause_s(error.response.headers) or pause_s
             except Exception as error:  # whatever the network brings: openai has names for a part of it only
-                why = words(error, self.config)
+                if is_last and not isinstance(error, openai.APIStatusError):
+                    self._give_up(url)
+                if is_last or not may_help(error):
+                    raise RefinerRequestError(words(error)) from None
             else:
-                return self._read(url, said, bill)
-            self._doubted.add(url)
-            if bill.num_retries >= MIN_RETRIES:
-                self._give_up(url, since=started_at)
-            if url in self.servers and self.servers.keys() <= self._doubted:
-                await self._pause(url, pause_s, started_at, why)
-            bill.num_retries += bool(self.servers)
+                return read(said, bill, self.config)
+            bill.num_retries += 1
 
-    def _refuse(self, url: str, error: openai.APIStatusError) -> None:
-        """Raise RefinerRequestError if the server would say the same again."""
-        if error.status_code >= 500:
-            return
-        self._heard_at[url] = time.monotonic()
-        if error.status_code not in BUSY_STATUSES:
-            self._doubted.add(url)
-            raise RefinerRequestError(words(error, self.config)) from None
-
-    def _read(self, url: str, said: bytes, bill: Any) -> list[Choice]:
-        """Return what a server has written (:func:`read`); one whose answer is of no use is in doubt."""
-        self._heard_at[url] = time.monotonic()
-        self._doubted.add(url)
-        written = read(said, bill, self.config)
-        self._doubted.discard(url)
-        self._served_at[url] = time.monotonic()
-        return written
-
-    async def _pause(self, url: str, pause_s: float, started_at: float, why: str) -> None:
-        """Wait before the next try, where all servers are in doubt.
-
-        Raises:
-            RefinerRequestError: If it would be too late, with the reason of the last failure.
-        """
-        if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
-            served_at = max(started_at, self._served_at.get(url, 0.0))
-            if time.monotonic() - served_at > self.config.request_timeout_s / 2:  # others need not wait as long
-                self.servers.pop(url, None)
-            raise RefinerRequestError(f"{why}; the next try would be too late")
-        await asyncio.sleep(pause_s)
-
-    def _choose(self) -> str:
-        """Return the server with the fewest requests in flight, rather one whose last answer was of use."""
-        if not self.servers:
-            raise RefinerRequestError("no server of refiner.url answers")
-        return min(self.servers, key=lambda url: (url in self._doubted, self._num_in_flight.get(url, 0)))
-
-    def _give_up(self, url: str, since: float) -> None:
-        """Take a server out if it is gone: tried again and again since then, and nobody has heard of it."""
-        patience_s = min(GONE_AFTER_S, self.config.request_timeout_s / 2)
-        if time.monotonic() - max(since, self._heard_at.get(url, since)) > patience_s:
+    def _give_up(self, url: str) -> None:
+        """Take a server out for the rest of the step, unless it answered its last request."""
+        if not self._answers.get(url):
             self.servers.pop(url, None)
 
-    async def _post(self, url: str, body: dict[str, Any]) -> bytes:
-        server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
+    def _choose(self, tried: Collection[str]) -> str:
+        """Return the server with the fewest requests in flight that was not tried, rather one that answered last."""
+        urls = [url for url in self.servers if url not in tried]
+        if not urls:
+            raise RefinerRequestError("no server of refiner.url answers")
+        return min(urls, key=lambda url: (not self._answers.get(url, True), self._num_in_flight.get(url, 0)))
+
+    async def _post(self, url: str, body: dict[str, Any], bill: Any, max_retries: int) -> bytes:
+        """Return what a server answers; ``bill`` gets the number of retries, also where the last one fails."""
+        place = url, self.config.api_key_env, self.config.request_timeout_s, max_retries
+        server = connection(asyncio.get_running_loop(), *place)
         self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
         try:
-            return await sent(server.chat.completions.with_streaming_response.create(**body))
+            said = await whole(server, body, bill)
+        except Exception as error:
+            self._answers[url] = isinstance(error, openai.APIStatusError) and error.status_code < 500
+            if isinstance(error, openai.APIConnectionError | openai.APIStatusError):
+                bill.num_retries += int(error.request.headers.get(RETRY_HEADER, 0))
+            raise
         finally:
             self._num_in_flight[url] -= 1
+        self._answers[url] = True
+        return said
+
+
+async def whole(server: openai.AsyncOpenAI, body: dict[str, Any], bill: Any) -> bytes:
+    """Return the whole answer to a chat. If the connection breaks within it, openai's client does not ask again."""
+    for _ in range(MAX_CUT):
+        try:
+            return await sent(server.chat.completions.with_streaming_response.create(**body), bill)
+        except openai.OpenAIError:
+            raise
+        except Exception:  # openai has no name for it
+            bill.num_retries += 1
+    return await sent(server.chat.completions.with_streaming_response.create(**body), bill)
 
 
 @functools.lru_cache  # for all steps: to make one takes tenths of a second
@@ -194,23 +177,26 @@ def connection(loop: asyncio.AbstractEventLoop, *place: Any) -> openai.AsyncOpen
     return connect(*place)
 
 
-def connect(url: str, api_key_env: str | None, timeout_s: float) -> openai.AsyncOpenAI:
-    """Return a new client of a server; retries are ours, which look at the time that is left.
+def connect(url: str, api_key_env: str | None, timeout_s: float, max_retries: int = 0) -> openai.AsyncOpenAI:
+    """Return a new client of a server.
 
     Raises:
-        RefinerRequestError: If there is no key. Its variable is not named: that name may be the key itself.
+        RefinerRequestError: If there is no key. The message does not name its variable, which may be the key itself.
     """
     key = secret(api_key_env)
     if api_key_env is not None and not key:
         raise RefinerRequestError("refiner.api_key_env names no variable that is set in this environment")
     client = openai.DefaultAsyncHttpxClient(follow_redirects=False)  # nobody else reads questions and responses
     # Without a key openai's client would look for one of its own.
-    return openai.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=0, http_client=client)
+    return openai.AsyncOpenAI(
+        base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=max_retries, http_client=client
+    )
 
 
-async def sent(response: Any) -> bytes:
-    """Return what a server sends, of which it may send without an end."""
+async def sent(response: Any, bill: Any) -> bytes:
+    """Return the first bytes that a server sends: it may send without an end. ``bill`` gets the number of retries."""
     async with response as opened:
+        bill.num_retries += opened.retries_taken
         found = bytearray()
         async for part in opened.iter_bytes():
             found += part
@@ -278,14 +264,14 @@ async def _fault(config: External, url: str) -> str | None:
             return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
         by_proxy = on_the_way(url) if error.status_code in PROXY_STATUSES else ""
         key = "refiner.api_key_env" if error.status_code in KEY_STATUSES and not by_proxy else "refiner.url"
-        return f"{key}: {url} answers {words(error, config)}{by_proxy}"
+        return f"{key}: {url} answers {words(error)}{by_proxy}"
     except RefinerRequestError as error:
         return f"refiner.url: {url}: {error}"
     except TimeoutError:
         return f"refiner.url: {url} sends no whole answer within {limit_s:g} s{on_the_way(url)}"
     except Exception as error:  # as in ExternalClient.write
         hint = on_the_way(url) or "; start the server, or correct the address, such as http://HOST:8000/v1"
-        return f"refiner.url: nobody answers at {url} ({words(error, config)}){hint}"
+        return f"refiner.url: nobody answers at {url} ({words(error)}){hint}"
 
 
 async def _wrong_with_answer(
@@ -306,8 +292,9 @@ async def _wrong_with_answer(
         hint = on_the_way(url)
         return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one{hint}"
     trial = chat_body(config, model, "Say yes.", TRIAL_TOKENS)
-    said = await asyncio.wait_for(sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s)
-    *_, last = read(said, SimpleNamespace(), config)
+    bill = SimpleNamespace(num_retries=0)
+    asked = server.chat.completions.with_streaming_response.create(**trial)
+    *_, last = read(await asyncio.wait_for(sent(asked, bill), limit_s), bill, config)
     if isinstance(last, RefinerRequestError):
         raise last
     _, text, is_whole = last
@@ -338,6 +325,13 @@ def on_the_way(url: str) -> str:
         if name and (parts.scheme == "https" or not os.path.exists(os.environ[name])):
             hints.append(f"${name} names the certificates that are trusted: correct it, or unset it")
     return "".join(f"; {hint}" for hint in hints)
+
+
+def may_help(error: Exception) -> bool:
+    """Whether another server may answer a request that one did not: it is down, or busy."""
+    return (
+        not isinstance(error, openai.APIStatusError) or error.status_code >= 500 or error.status_code in BUSY_STATUSES
+    )
 
 
 def is_down(error: openai.APIStatusError) -> bool:
@@ -373,10 +367,7 @@ def read(said: bytes, bill: Any, config: External) -> list[Choice]:
         raise RefinerRequestError("what the server sent is no chat completion") from None
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices:
-        fault = answer.get("error") if isinstance(answer, dict) else None  # of some servers beside status 200
-        fault = fault.get("message", fault) if isinstance(fault, dict) else fault
-        why = f": {without_key(str(fault), config)}" if fault else ""
-        raise RefinerRequestError(f"what the server sent is no chat completion{why}")
+        raise RefinerRequestError("what the server sent is no chat completion")
     written = [_written(choice, key) for choice in choices[: config.samples]]
     failures = [one for one in written if isinstance(one, RefinerRequestError)]
     if len(failures) == len(written):
@@ -406,7 +397,8 @@ def _written(choice: Any, key: str) -> Choice:
         return RefinerRequestError("the server repeats the key in its answer")
     reason = reason.lower() if isinstance(reason, str) else reason
     if reason not in (*END_REASONS, "length"):
-        return RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
+        shown = reason if reason in OTHER_REASONS else "another than stop and length"
+        return RefinerRequestError(f"the server ended its answer with finish_reason={shown}")
     return thought, text, reason != "length"
 
 
@@ -423,7 +415,8 @@ def text_of(content: Any) -> str | None:
 
 async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:
     """Return the owner of each model that a server lists, in its order; nothing if what it sends is no list."""
-    said = await asyncio.wait_for(sent(server.models.with_streaming_response.list()), limit_s)
+    asked = server.models.with_streaming_response.list()
+    said = await asyncio.wait_for(sent(asked, SimpleNamespace(num_retries=0)), limit_s)
     try:
         found = json.loads(said)
         rows = found["data"] if isinstance(found, dict) else found
@@ -432,31 +425,9 @@ async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:
         return {}
 
 
-def asked_pause_s(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds a server asks to be left alone, where it says a number: few write a date."""
-    try:
-        return max(0.0, float(headers.get("retry-after", "")))
-    except ValueError:
-        return None
-
-
-def words(error: Exception, config: External) -> str:
-    """Return a short line on what went wrong, without the key."""
+def words(error: Exception) -> str:
+    """Return the status of an answer with its standard reason phrase, or the kind of the error that came instead."""
     if isinstance(error, openai.APIStatusError):
-        body = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body or error.message
-        said = "it refuses the key" if error.status_code in KEY_STATUSES else str(body)
-        return f"{error.status_code}: {without_key(said, config)}"
-    cause = error.__cause__ or error
-    return without_key(f"{type(cause).__name__}: {cause}", config)
-
-
-def without_key(text: str, config: External) -> str:
-    """Return a text, shortened to one line, without the words in which a part of the key stands."""
-    said = text[:MAX_READ].split()
-    if len(text) > MAX_READ:
-        del said[-1:]  # it may hold a part of the key that is too short to be known
-    if key := secret(config.api_key_env).casefold():
-        size = min(6, len(key))  # of a masked one servers show the ends
-        parts = {key[at : at + size] for at in range(len(key) - size + 1)} | {key[:4], key[-4:]}
-        said = ["***" if any(part in word.casefold() for part in parts) else word for word in said]
-    return " ".join(said)[:MAX_WORDS]
+        known = {one.value: one.phrase for one in HTTPStatus}
+        return f"{error.status_code} {known.get(error.status_code, '')}".strip()
+    return type(error.__cause__ or error).__name__
