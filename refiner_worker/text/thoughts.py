@@ -1,4 +1,4 @@
-"""Thoughts: what a model writes before its answer, between marks that its chat template knows."""
+"""Thoughts: the text that a model writes before its answer, between marks that its chat template knows."""
 
 import os.path
 import re
@@ -11,7 +11,7 @@ from refiner_worker.text.tokens import cut, decode, whole_text
 THOUGHT, ANSWER = "A thought.", "A reply."
 NAMED = re.compile(r"</([\w.:-]+)>")
 MARK_TOKENS = 32
-"""Of an opening mark and white space behind it, at most."""
+"""The most tokens that an opening mark and the white space behind it have."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,7 +27,7 @@ class Thoughts:
     is_open: bool
     """Whether the generation prompt opens a thought."""
     header: str = ""
-    """What an answer without a thought begins with, such as gpt-oss's ``<|channel|>final<|message|>``."""
+    """The text with which an answer without a thought begins, such as gpt-oss's ``<|channel|>final<|message|>``."""
 
     def split(self, ids: list[int], tokenizer: Any) -> "Parts":
         """Return the parts of a response."""
@@ -46,9 +46,9 @@ class Thoughts:
         return Parts(head, rest, text[:opened], text[opened:place], text[place:end], decode(tokenizer, behind))
 
     def end(self, text: str) -> int | None:
-        """Return how many characters of an output are its thought, closing mark included; 0: none; None: it has no end.
+        """Return the number of characters of an output's thought, closing mark included; 0: no thought; None: no end.
 
-        What stands before the last closing mark is thought, also where marks are repeated.
+        All text before the last closing mark is thought, also where marks are repeated.
         """
         if (place := text.rfind(self.closing)) >= 0:
             return place + len(self.closing)
@@ -65,16 +65,16 @@ class Thoughts:
         return [*head, *tokenizer.encode(rest, add_special_tokens=False)], behind
 
     def in_turn(self, earlier_ids: list[int], tokenizer: Any) -> "Thoughts":
-        """Return the same of a later turn, whose thought is open if what stands before it opens one."""
+        """Return these thoughts for a later turn: its thought is open if the mark stands right before it."""
         before = whole_text(earlier_ids[-MARK_TOKENS:], tokenizer)
         return replace(self, is_open=before.rstrip().endswith(self.opening.strip()))
 
     def is_opened_in(self, ids: list[int], tokenizer: Any) -> bool:
-        """Tell whether an answer opens another thought."""
+        """Return whether an answer opens another thought."""
         return self.opening.strip() in whole_text(ids, tokenizer)
 
     def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
-        """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""
+        """Return the text at which an engine stops or, if its text does not show the mark, the token, and the rest."""
         ids: list[int] = tokenizer.encode(self.closing, add_special_tokens=False)
         if ids[0] not in tokenizer.added_tokens_decoder:
             return self.closing, [], []
@@ -83,7 +83,7 @@ class Thoughts:
 
 @dataclass(slots=True, frozen=True)
 class Parts:
-    """A response: what opens its thought, the thought, what closes it, the answer.
+    """The parts of a response: the opening mark of its thought, the thought, the closing mark, the answer.
 
     Example: of ``<think>a</think>b`` with a token for each mark and letter ``head`` has three tokens.
     """
@@ -91,11 +91,11 @@ class Parts:
     head: list[int] = field(default_factory=list)
     """The tokens before the answer."""
     rest: str = ""
-    """The end of the closing mark, where a token has it and the beginning of the answer too."""
+    """The end of the closing mark, if one token has both that end and the beginning of the answer."""
     opening: str = ""
     thought: str = ""
     closing: str = ""
-    """The mark; of a response that ends within its thought the one that it lacks."""
+    """The closing mark. If the response ends within its thought, this is the mark that it lacks."""
     answer: str | None = None
     """None if the response ends within its thought."""
 
@@ -103,9 +103,9 @@ class Parts:
 def read_thoughts(
     tokenizer: Any, chat_settings: Mapping[str, Any] | None = None, marks: list[str] | bool | None = None
 ) -> Thoughts | None:
-    """Return how a model thinks by its chat template, which is rendered in several ways; None: it does not.
+    """Return how a model thinks, by rendering its chat template in several ways; None if it does not think.
 
-    ``marks`` are those of ``refiner.thoughts``.
+    ``marks`` is the value of ``refiner.thoughts``.
     """
     if marks is False:
         return None
@@ -122,23 +122,23 @@ def read_thoughts(
 
 
 def _chat(tokenizer: Any, settings: Mapping[str, Any], reply: dict[str, str] | None = None, **more: Any) -> str:
-    """Return a question, and a reply or what a reply is begun with."""
+    """Return the text of a chat: a question, and a reply or the beginning of one."""
     messages = [{"role": "user", "content": "x"}, *([{"role": "assistant", **reply}] if reply else [])]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, **{**settings, **more}))
 
 
 def _begin(tokenizer: Any, settings: Mapping[str, Any], **more: Any) -> str:
-    """Return what the generation prompt adds behind a question."""
+    """Return the text that the generation prompt adds after a question."""
     return _behind(_chat(tokenizer, settings, **more), _chat(tokenizer, settings, add_generation_prompt=True, **more))
 
 
 def _behind(shared: str, text: str) -> str:
-    """Return what a text has behind what it begins with as another one does."""
+    """Return ``text`` without the prefix that it shares with ``shared``."""
     return text[len(os.path.commonprefix([shared, text])) :]
 
 
 def _candidates(tokenizer: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield opening and closing marks, as a template shows or hides a thought."""
+    """Yield pairs of opening and closing marks that a template shows, or whose thought it hides."""
     for key in ("reasoning_content", "thinking"):
         text = _chat(tokenizer, settings, {"content": ANSWER, key: THOUGHT})
         before, _, behind = text.partition(THOUGHT)

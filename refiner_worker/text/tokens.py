@@ -1,7 +1,7 @@
-"""From a text to the policy's tokens, which are a response's own where the text repeats it.
+"""Text to the policy's tokens and back; a text that repeats a response gets the response's own tokens.
 
-A policy may have written a text in other tokens than its tokenizer would. Who repeats a response word for word repeats
-these, so that what compares tokens (``constraint.alignment=diff``) finds no change where there is none.
+A policy may have written a text in other tokens than its tokenizer would. A refinement that repeats a response word for
+word gets the response's tokens, so that a comparison of tokens (``constraint.alignment=diff``) finds no change there.
 """
 
 import functools
@@ -14,20 +14,20 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 MAX_TOKENS_OF_A_CHARACTER = 4
-"""A character has at most so many bytes."""
+"""The most tokens of one character: one for each of its bytes."""
 
 
 def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[int] | None:
     """Return the tokens of a text; where it repeats a response, they are the response's own.
 
-    These replace the tokenizer's only between two positions of a repeated stretch at which tokens begin in both. So
-    each word is cut as one of them cuts it.
+    A repeated stretch takes the response's tokens only from one shared token start to the next, so no word mixes two
+    tokenisations.
 
     Example: a tokenizer that writes "abc" as one token gives "abc d" the tokens ["abc", " d"]. Of a response that was
     written as ["a", "bc", " e"] the result is ["a", "bc", " d"].
 
-    Special tokens of the response, which have no text, are never taken. None if the ids would not be decoded to the
-    text again, as that of a control token's name is not.
+    Special tokens of the response, which have no text, are never taken. The result is None if the ids would not be
+    decoded to the text again, as happens with the name of a control token.
     """
     try:
         ids = tokenizer.encode(text, add_special_tokens=False)
@@ -81,13 +81,13 @@ def _piece(tokenizer: Any, ids: tuple[int, ...]) -> str:
 
 
 def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Return the text of token ids as it is: some tokenizers would take spaces out of it."""
+    """Return the exact text of token ids: some tokenizers would remove spaces from it."""
     array = np.asarray(ids, dtype=np.int64)  # a list is walked through twice
     return tokenizer.decode(array, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def decode(tokenizer: Any, ids: list[int]) -> str:
-    """Return the text of token ids, special ones left out."""
+    """Return the text of token ids without special tokens."""
     return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
 
 
@@ -97,9 +97,11 @@ def whole_text(ids: list[int], tokenizer: Any) -> str:
 
 
 def cut(ids: list[int], num_characters: int, tokenizer: Any) -> tuple[list[int], str, list[int]]:
-    """Return the tokens within the first characters of a text, those of these that no token has, and the rest's tokens.
+    """Split token ids at a character of their text.
 
-    A token that stands across the cut is encoded again, and so is a character of several tokens.
+    Returns:
+        The ids before the cut, the characters before it of a token that the cut splits, and the ids after it.
+        The rest of a split token is encoded again; so is a character of several tokens.
     """
     text = whole_text(ids, tokenizer)
 
@@ -120,9 +122,9 @@ def cut(ids: list[int], num_characters: int, tokenizer: Any) -> tuple[list[int],
 def conversation(
     tokenizer: Any, messages: list[dict[str, Any]], prompt_ids: list[int], earlier_ids: list[int]
 ) -> list[dict[str, Any]]:
-    """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
+    """Return the chat that a turn answers: the prompt's messages or, in a later turn, the session as one message.
 
-    Nothing keeps the messages of later turns. So what the policy read is decoded: the prompt's ids, and
+    The messages of later turns are not kept anywhere, so the text that the policy read is decoded: the prompt's ids and
     ``earlier_ids``, the session between prompt and turn.
     """
     if not earlier_ids:

@@ -20,21 +20,21 @@ class TurnEnd:
     """
 
     stops: frozenset[int]
-    """EOS tokens, at each of which an engine ends a response."""
+    """The EOS tokens: an engine ends a response at each of them."""
     written: int
-    """The one that the chat template puts after a reply."""
+    """The EOS token that the chat template puts after a reply."""
 
     def of(self, turn_ids: list[int]) -> int:
-        """Return the token that ends a refinement of a turn: the turn's own; of one that was cut, ``written``."""
+        """Return the token that ends a refinement of a turn: the turn's own or, if the turn was cut, ``written``."""
         return turn_ids[-1] if self.is_whole(turn_ids) else self.written
 
     def is_whole(self, turn_ids: list[int]) -> bool:
-        """Tell whether a turn came to its end, uncut."""
+        """Return whether a turn came to its end and was not cut."""
         return bool(turn_ids) and turn_ids[-1] in self.stops
 
 
 def read_turn_end(model_folder: str, tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> TurnEnd:
-    """Return the tokenizer's EOS and those of ``generation_config.json``: what vLLM stops at (``SamplingParams``)."""
+    """Return how a model ends its turns: by the tokenizer's EOS and those of the model's files, as vLLM does."""
     also = _eos_of_engines(model_folder)
     stops = {tokenizer.eos_token_id, *([] if also is None else [also] if isinstance(also, int) else also)}
     behind = behind_a_reply(tokenizer, chat_settings)
@@ -57,7 +57,7 @@ def _from_model_config(model_folder: str) -> GenerationConfig:
 
 
 def behind_a_reply(tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> list[int]:
-    """Return the tokens that the chat template puts after a reply; the first is what ends a turn."""
+    """Return the tokens that the chat template puts after a reply; the first one ends a turn."""
     chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": REPLY}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, **(chat_settings or {}))
     ids: list[int] = tokenizer.encode(text.rpartition(REPLY)[2], add_special_tokens=False)
