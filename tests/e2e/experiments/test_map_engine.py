@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments.map import arms, bases
 from experiments.map.model import EPSILON, HEADS, HIDDEN, INTERMEDIATE, LAYERS, ROPE_BASE, Model, hugging_face_state
-from experiments.map.step import Run
+from experiments.map.step import Learner
 from experiments.map.tasks import BLANK, EOS, LONGEST, VOCABULARY, questions
 from recipe.smoke.letters import tiny_tokenizer
 
@@ -26,17 +26,17 @@ PLAIN = {"optimizer": "SGD", "override_optimizer_config": {"momentum": 0}}
 """Plain gradient steps: Adam's first ones go by the sign of a gradient, even of one that is all rounding."""
 
 
-def begun(name: str) -> Run:
+def begun(name: str) -> Learner:
     """Return a run of an arm."""
     torch.manual_seed(0)
     weights = Model(VOCABULARY, LONGEST).state_dict()
     config = arms.config_of(arms.ARMS[name].overrides(0.1), RATE)
     with open_dict(config):
         config.actor_rollout_ref.actor.optim.update(PLAIN)
-    return Run(config=config, weights=weights, seed=1, num_steps=1)
+    return Learner(config=config, weights=weights, seed=1, num_steps=1)
 
 
-def updated(run: Run) -> tuple[TensorDict, dict[str, torch.Tensor]]:
+def updated(run: Learner) -> tuple[TensorDict, dict[str, torch.Tensor]]:
     """Do a step with answers of all kinds, and return what the actor was given and the weights after it."""
     rng, given = np.random.default_rng(3), []
     asked = questions("policy", 8, rng)

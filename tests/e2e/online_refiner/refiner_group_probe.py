@@ -27,7 +27,6 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.pairs import Refinement, Rollout
 from recipe.online_refiner.refine.group import Refiner
 from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
-from recipe.online_refiner.verl_glue.loss import TOP_K
 from recipe.online_refiner.verl_glue.model_configs import plan_run
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
@@ -35,6 +34,8 @@ from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.tokens import decode
 from refiner_worker.text.turn_end import read_turn_end
 
+NUM_LIKELIEST = 16
+"""The number of likely tokens that are asked for at each place of a response."""
 OVERRIDES = (
     "platform=cpu",
     "data.max_prompt_length=64",
@@ -107,13 +108,13 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
         assert ours is not None and len(ours) == len(theirs)
         difference = max(difference, (torch.tensor(ours) - theirs).abs().max().item())
         num_ids = table.shape[-1]
-        asked = rollout.prompt_ids, rollout.response_ids, TOP_K
+        asked = rollout.prompt_ids, rollout.response_ids, NUM_LIKELIEST
         likely, likeliest = asyncio.run(client.top_log_probs(*asked, num_ids))
         fewer, dropped = asyncio.run(client.top_log_probs(*asked, num_ids // 2))  # as if half of them were padding
         stays = likely < num_ids // 2
         assert 0 < stays.mean() < 1 and np.array_equal(fewer, np.where(stays, likely, 0))
         assert np.allclose(dropped, np.where(stays, likeliest, ABSENT), atol=1e-3)
-        known = table[len(rollout.prompt_ids) - 1 :].topk(TOP_K).values
+        known = table[len(rollout.prompt_ids) - 1 :].topk(NUM_LIKELIEST).values
         difference = max(difference, (torch.from_numpy(likeliest) - known).abs().max().item())
     return difference
 
