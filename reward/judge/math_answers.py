@@ -37,6 +37,7 @@ _WARM_UP = (
 )
 """Pairs of answers that `load` compares, so that math-verify sets up its parser's tables before the first question."""
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
+_DIGIT = re.compile(r"\d")
 _COMMA = re.compile(r",\s+|\s+$|^\s+|\$")
 _MIXED = re.compile(r"\s*(\d+) and (\d+) ?/ ?(\d+)\s*")
 _KNOWN_DIGITS, _MAX_DIGITS = 100, 1000  # to which numbers are known, and up to which two that differ are told apart
@@ -52,6 +53,11 @@ _PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|
 _ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _ANGLE = re.compile(r"(\d+(?:\.\d+)?)\^\\circ")
 _LAST_LETTER = re.compile(r"(?<![a-zA-Z\\])([a-z])$")
+_NO_NAMES = re.compile(
+    r"^[^,=<>]*(?:\\in(?![a-zA-Z])|\\approx)|(?<=,)[^,=<>]*\\in(?![a-zA-Z])"  # of a value: the name is not kept
+    r"|\\(?:text|mathbb|begin|end)\{[^{}]*\}|\\[a-zA-Z]+|(?<=\d)[A-Z\d]*_|\b[A-Z\d]*\d_"
+)
+_LETTERS = re.compile(r"[a-chj-zA-DF-HJ-Z]")  # without those of numbers and differentials
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
 
@@ -71,7 +77,10 @@ def load() -> None:
     grader.sympy_numeric_eq = lambda gold, found, *precision: (
         by_parts(gold, found, *precision) if isinstance(gold, MatrixBase) else is_same_number(gold, found)
     )
-    grader.sympy_symbolic_eq = lambda gold, found: not _is_number(gold) and by_formula(_rooted(gold), _rooted(found))
+    grader.sympy_symbolic_eq = lambda gold, found: (
+        not _is_number(gold) and (gold.as_dummy() == found.as_dummy() or by_formula(_rooted(gold), _rooted(found)))
+    )
+    grader.sympy_compare_symbols = lambda gold, found: _name(gold) == _name(found)
     for pair in _WARM_UP:
         grade_math(*pair)
     forbid_code("sympy.parsing")
@@ -125,7 +134,7 @@ def can_read(answer: str) -> bool:
 def is_answer(found: str, expected: str) -> bool:
     """Return whether an answer is the expected one: by its text, its option, the parts of its list, or its value."""
     texts = math_forms.clean(found), math_forms.clean(expected)
-    if math_text.is_same_text(*texts) or _COMMA.sub(",", found) == _COMMA.sub(",", expected):
+    if math_text.is_same_text(*texts) or _is_same_list(found, expected):
         return True
     option = math_parts.option_of(expected)
     if option is not None:
@@ -136,7 +145,20 @@ def is_answer(found: str, expected: str) -> bool:
     by_parts = _is_equal_by_parts(*nodes)
     if by_parts is not None:
         return by_parts
-    return is_equal(*math_text.without_modulus(*texts)) or _is_same_set(*nodes)
+    return is_equal(*_without_modulus(*texts)) or _is_same_set(*nodes)
+
+
+def _without_modulus(found: str, expected: str) -> list[str]:
+    r"""Return two answers without `\pmod{13}`, where both have the same, or one has none and one is a number."""
+    bare = [math_text.without_modulus(answer) for answer in (found, expected)]
+    moduli = [answer[len(one) :] for answer, one in zip((found, expected), bare, strict=True)]
+    is_told = moduli[0] == moduli[1] or (not all(moduli) and any(map(_INTEGER.fullmatch, bare)))
+    return bare if is_told else [found, expected]
+
+
+def _is_same_list(found: str, expected: str) -> bool:
+    """Return whether two texts differ only in blanks behind commas, and the label is no number such as `1,250`."""
+    return _COMMA.sub(",", found) == _COMMA.sub(",", expected) and not _INTEGER.fullmatch(expected.strip())
 
 
 def _is_same_set(found: Nodes, expected: Nodes) -> bool:
@@ -153,8 +175,11 @@ def _is_option(found: str, option: math_parts.Option) -> bool:
     if said is None:
         return is_answer(found, option.letter) or is_answer(found, text)
     own = math_forms.written(said.text)
-    is_told = not (re.search(r"\d", own) and re.search(r"\d", text)) or is_answer(own, text)
-    return said.letter == option.letter and is_told
+    words = [set(re.findall(r"\w+", answer.casefold())) for answer in (own, text)]
+    is_same = words[0] <= words[1] or words[1] <= words[0]
+    return said.letter == option.letter and (
+        is_answer(own, text) or (is_same and not any(map(_DIGIT.search, (own, text))))
+    )
 
 
 def _is_mixed(found: str, expected: str) -> bool:
@@ -165,6 +190,9 @@ def _is_mixed(found: str, expected: str) -> bool:
 
 def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
     """Return whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
+    value = _value_of(expected)
+    if value and not any(node.text == "=" for node in found) and math_parts.unread(expected):  # f'(2)=7
+        return is_answer(math_forms.written(found), math_forms.written(value))
     if math_parts.unread(found) != math_parts.unread(expected):
         return False
     lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
@@ -177,9 +205,8 @@ def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
     ratios = [math_parts.terms_of(nodes) for nodes in (found, expected)]
     if max(map(len, ratios)) > 2:
         return _are_equal(ratios)
-    distinct = set(map(math_forms.written, lists[1].parts))
-    if 1 < len(distinct) < len(lists[1].parts) and lists[1].brackets == "":  # math-verify makes a set of them
-        return lists[0].brackets == "" and _are_equal([one.parts for one in lists], in_order=False)
+    if any(_has_repeated(one) for one in lists) and min(len(one.parts) for one in lists) > 1:
+        return lists[0].brackets == lists[1].brackets and _are_equal([one.parts for one in lists], in_order=False)
     brackets = [one.brackets for one in lists]
     if min(len(one.parts) for one in lists) > 1 and brackets[0] != brackets[1]:
         if "" not in brackets and set(brackets) & {"()", "{}", "[]"}:
@@ -187,12 +214,25 @@ def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
         if "()" in brackets and "" in brackets:
             return _are_equal([one.parts for one in lists])
     sides = [math_parts.sides_of(nodes) for nodes in (found, expected)]
+    if len(sides[0]) == 1 < len(sides[1]) and not value:
+        return False
     if len(lists[1].parts) == 1 and len(sides[1]) > 2 and not any(map(math_parts.is_number, sides[1])):
         return Counter(map(math_forms.written, sides[0])) == Counter(map(math_forms.written, sides[1]))
     values = math_parts.values_of(lists[1].parts)
     if values and len(lists[0].parts) == len(values) and not any(node.text == "=" for node in found):
         return _are_equal([lists[0].parts, values])
     return None
+
+
+def _value_of(equation: Nodes) -> Nodes:
+    """Return the right side of an equation whose left side is a name; else nothing."""
+    *others, last = math_parts.sides_of(equation)
+    return last if others and math_parts.has_name(equation) else ()
+
+
+def _has_repeated(one: math_parts.Parts) -> bool:
+    """Return whether a list has a part more than once, of which math-verify makes a set."""
+    return one.brackets == "" and len(set(map(math_forms.written, one.parts))) < len(one.parts)
 
 
 def _are_equal(parts: list[list[Nodes]], *, in_order: bool = True) -> bool:
@@ -241,18 +281,33 @@ def _has_result(answer: str, gold: list[Any]) -> bool:
     return any(value and _is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
 
 
+def _name(value: Any) -> str:
+    """Return the letters of a symbol, or of a product of them, which a name of several letters may be read as."""
+    from sympy import Symbol
+
+    factors = value.args if value.is_Mul and all(factor.is_Symbol for factor in value.args) else (value,)
+    return "".join(factor.name if isinstance(factor, Symbol) else str(factor).replace("E", "e") for factor in factors)
+
+
 def is_same_number(gold: Any, found: Any) -> bool:
     """Return whether two values are equal, exactly; a decimal may be a rounded one, and `28%` is 28 as well as 0.28."""
     from sympy import Integer, Rational, UnevaluatedExpr
 
     plain = [value.xreplace({UnevaluatedExpr(Rational(1, 100)): Integer(1)}) for value in (gold, found)]
-    is_one_share = (plain[0] == gold) != (plain[1] == found)
+    is_one_share = (plain[0] == gold) != (plain[1] == found) and not gold.free_symbols
     for one, other in [(gold, found), plain][: 1 + is_one_share]:
         gap, size = _gap(one, other)
-        is_decimal = any(number.is_Float for value in (one, other) for number in _numbers_in(value))
-        if gap == 0 or (is_decimal and gap <= min(_ROUNDED, _SHARE * size)):
+        places = [_num_decimals(value) for value in (one, other)]
+        rounds_off = 5 / 10 ** (min(places) + 1) if all(places) else _ROUNDED  # of two decimals the shorter is rounded
+        if gap == 0 or (any(places) and gap <= min(_ROUNDED, rounds_off, _SHARE * size)):
             return True
     return False
+
+
+def _num_decimals(value: Any) -> int:
+    """Return the number of decimals that a number is written with."""
+    decimals = [number for number in _numbers_in(value) if number.is_Float]
+    return max((len(str(number).partition(".")[2].rstrip("0")) for number in decimals), default=0)
 
 
 def _exact(value: Any) -> Any:
@@ -326,15 +381,36 @@ def _read(answer: str) -> list[Any]:
     if _ANGLE_FUNCTION.search(answer):
         answer = _ANGLE.sub(r"\\frac{\1\\pi}{180}", answer)  # it drops the sign of degrees
     share = answer.endswith(r"\%")
-    latex = f"${answer[:-2].rpartition('=')[2]}$%" if share else f"${answer}$"
+    said = answer[:-2].rpartition("=")[2] if share else answer
+    latex = f"${said}$%" if share else f"${said}$"
     read = math_verify.parse(latex, (math_verify.LatexExtractionConfig(),), parsing_timeout=None)
-    values = [value for value in read if not isinstance(value, str)]
+    values = [_with_names(value) for value in read if hasattr(value, "atoms")]  # no text, nor whether sets have others
+    values = [value for value in values if _is_whole(value, said)]
     if answer != "{i}":  # by itself it is a letter
         values = list(map(_with_imaginary_unit, values))
     both = [answer.replace(r"\pm", one).replace(r"\mp", other) for one, other in ("+-", "-+")]
     if not values and both[0] != answer:  # it reads these signs outside fractions and roots alone
         return _read(", ".join(both))
     return values
+
+
+def _with_names(value: Any) -> Any:
+    r"""Return the value with names for derivatives of unknown functions (`\frac{dy}{dx}`), which are 0 to sympy."""
+    from sympy import Derivative, Symbol
+
+    unknown = [one for one in value.atoms(Derivative) if not one.expr.has(*one.variables)]
+    names = {one: Symbol(str(one)) for one in unknown}
+    return value.xreplace(names) if names else value
+
+
+def _is_whole(value: Any, answer: str) -> bool:
+    """Return whether the value that was read has every letter of the answer, and no infinity that hides some."""
+    from sympy import Add, Mul, Pow, Symbol, oo
+    from sympy.core.function import AppliedUndef
+
+    names = "".join(map(str, value.atoms(Symbol, AppliedUndef)))
+    is_hidden = any({oo, -oo} & {*part.args} and part.free_symbols for part in value.atoms(Add, Mul, Pow))
+    return not is_hidden and set(_LETTERS.findall(_NO_NAMES.sub(" ", answer))) <= set(names)
 
 
 def _with_imaginary_unit(value: Any) -> Any:

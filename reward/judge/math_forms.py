@@ -11,6 +11,7 @@ from reward.judge.math_notation import at, closing_place, next_place, notation_o
 
 RELATIONS = frozenset("<>\u2264\u2265")
 ELLIPSIS = "\u2026"
+INFINITY = "\u221e"
 _UNIT = r"(?:of|in|[cmkn]m|[mkµμ]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg|rad|pa|hz|kj"
 _UNIT += (
     r"|k[pw]a?h?|khz|ms|(?=[a-z]{3})[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc`
@@ -19,7 +20,7 @@ _IS_UNIT = re.compile(_UNIT, re.I | re.A)
 _SHORT_UNIT = re.compile("[mshgl]")  # one in a unit of several
 _KNOWN_UNIT = re.compile(_UNIT.partition("|(?=")[0] + ")", re.I | re.A)
 _MAX_UNITS = 12  # words and what joins them
-_MONEY = "\u20ac\u00a3\u00a5\u20b9"
+_MONEY = {sign: sign for sign in "\u20ac\u00a3\u00a5\u20b9"} | {"$": "dollars"}
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))? ?(?:\\text\{)?([ap])\.?m\.?\}?", re.I)
 _DOMAIN = [("sign", "\u2208"), ("sign", r"\mathbb{R}")]
@@ -43,7 +44,7 @@ _WRITTEN = (
     (r"^\(([0-9A-F]+)\)(?=_)", r"\1"),  # (2102)_3
     (r"^([^<>=]+?)(>|\\geq? ?)([^<>=]+?)(>|\\geq? ?)([^<>=]+)$",  # 3 > x > 1
      lambda x: "".join(re.sub(r"^(?:>|\\geq? ?)$", _less, part) for part in reversed(x.groups()))),
-    (r"^((?!.*(?<![a-zA-Z\\])[ab](?![a-zA-Z])).*\+)c$", r"\1C"),  # the constant of an integral
+    (r"^((?!.*(?<![a-zA-Z\\])[ab]).*\+)c$", r"\1C"),  # the constant of an integral
     (r"^((?:[^<>a-zA-Z\\]|\\[^a-zA-Z]|\\(?:frac|sqrt|pi))+)=([A-DF-HJ-Za-df-hj-z](?:_\{\w\})?)$", r"\2=\1"),  # 2=a
 )  # fmt: skip
 """Replacements in the text of an answer, before it is parsed."""
@@ -147,12 +148,11 @@ def _spaced(nodes: list[Node]) -> Iterator[Node]:
 
 def _money(nodes: list[Node]) -> Iterator[Node]:
     """Write a sign of money as a unit behind its number."""
-    if at(nodes, 0).text in tuple(_MONEY):
-        yield from (*nodes[next_place(nodes, 1) :], Node("text", nodes[0].text))
-    elif at(nodes, len(nodes) - 1).text in tuple(_MONEY):
-        yield from (*nodes[:-1], Node("text", nodes[-1].text))
-    else:
-        yield from nodes
+    ends = [node.text for node in (*nodes[:1], *nodes[-1:]) if node.text in _MONEY]
+    if ends and len(nodes) > 1:
+        begin = next_place(nodes, 1) if nodes[0].text in _MONEY else 0
+        nodes = [*nodes[begin : len(nodes) - (nodes[-1].text in _MONEY)], Node("text", _MONEY[ends[0]])]
+    yield from (node for node in nodes if node.text != "$")
 
 
 def _signed(nodes: list[Node]) -> Iterator[Node]:
@@ -184,8 +184,8 @@ def _scaled(nodes: list[Node]) -> Iterator[Node]:
 def _units(nodes: list[Node]) -> Iterator[Node]:
     """Set words behind a number that ends the answer as its unit: `18 dollars`, `5cm`, `60 km/h`."""
     begin = 0
-    while begin < len(nodes) and is_numeric(nodes[begin]):
-        begin += 1
+    while _is_of_value(at(nodes, next_place(nodes, begin))):
+        begin = next_place(nodes, begin) + 1
     first = next_place(nodes, begin)
     unit = nodes[first:]
     words = [node.text for node in unit if node.kind == "word"]
@@ -199,6 +199,13 @@ def _units(nodes: list[Node]) -> Iterator[Node]:
     exponent = [unit.pop()] if unit[-1].kind == "up" else []
     yield Node("text", "".join(node.text if node.kind != "up" else written((node,)) for node in unit))
     yield from exponent
+
+
+def _is_of_value(node: Node) -> bool:
+    """Return whether a part may be one of a number that roots, powers and pi are written with."""
+    if node.kind == "up" or (node.kind == "command" and node.text == "sqrt"):
+        return all(map(_is_of_value, (part for parts in node.args for part in parts)))
+    return is_numeric(node) or (node.kind == "sign" and node.text in ("\u00b7", "\u03c0", "(", ")"))
 
 
 def is_numeric(node: Node) -> bool:

@@ -44,7 +44,7 @@ _ALIASES = {
     "ne": "neq", "degree": "textdegree", "implies": "Longrightarrow", "iff": "Longleftrightarrow",
     "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]", "colon": ":", "lt": "<", "gt": ">", "|": "Vert",
     "land": "wedge", "lor": "vee", "triangle": "bigtriangleup", "vartriangle": "bigtriangleup", "gets": "leftarrow",
-    "owns": "ni",
+    "owns": "ni", "neg": "lnot",
 }  # fmt: skip
 """Names of signs that the tables of pylatexenc do not have, and what stands there for them."""
 _NAMES_OF_TYPE = """
@@ -75,7 +75,8 @@ _SETS_TYPE = frozenset(_NAMES_OF_TYPE.split())
 _BLANKS = frozenset(_NAMES_OF_BLANKS.split()) | {" ", "\n", "\t", "~"}
 _WORDS = frozenset(_NAMES_OF_WORDS.split())
 """Commands whose argument is words, or a unit."""
-_LETTER = re.compile("[ie]|[A-Za-z][.:]")  # the numbers i and e, and the mark of an option
+_LETTER = re.compile("[abeiknpqrt-z]|[A-Za-z][.:]")  # a number or variable, no unit; and the mark of an option
+_OPTION_MARK = re.compile(r"\([A-Ja-j]\)|[A-J]\)(?= )")
 _IN_WORDS = frozenset("-'.,/:;\u00b0")
 _ENDS = frozenset({"blacksquare", "square", "Box", "qed", "qedsymbol", "Blacksquare"})
 _MATRICES = frozenset(_NAMES_OF_ROWS.split())
@@ -90,7 +91,7 @@ _PIECE = re.compile(
     r"|(?P<word>[^\W\d_\u0370-\u03ff]+)|(?P<line>\s*\n\s*)|(?P<blank>\s+)"
     r"|(?P<dots>\.{3,})|(?P<both>\+ ?/ ?-)|(?P<sign>.)", re.DOTALL,
 )  # fmt: skip
-_DOLLAR = re.compile(r"(\\[^()\[\]$])|(?:\bUS)?\\?\$|\\[()\[\]]|`|(%)", re.DOTALL)
+_DOLLAR = re.compile(r"(\\[^()\[\]])|\bUS(?=\\?\$)|\$|\\[()\[\]]|`|(%)", re.DOTALL)  # \$ is money
 _BOLD = (
     (re.compile(r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])"), r" \1 "),
     (re.compile(r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|"
@@ -303,8 +304,11 @@ def _of_macro(node: Any, *, is_last: bool) -> Iterator[Node]:
 
 
 def _words(content: Nodes) -> Iterator[Node]:
-    """Yield words as one text; content with digits or formulas, and the letters i and e, as if it were set as such."""
+    """Yield words as one text; content with digits or formulas, and letters that are no unit, as if set so."""
     text = "".join(part.text if part.kind in ("word", "sign", "text") else " " for part in content)
+    if (mark := _OPTION_MARK.match(text)) and len(content) > len(mark[0]):  # each sign and the letter is one part
+        yield from (*content[: len(mark[0])], *_words(content[len(mark[0]) :]))
+        return
     if re.search(r"[^\W\d_]{2}", text):  # else the brackets may be those of an option
         behind = (*content[1:], Node(""))  # CO2 is no word and a number
         content = tuple(
@@ -313,6 +317,8 @@ def _words(content: Nodes) -> Iterator[Node]:
     is_words = all(part.kind in ("word", "blank", "text", "line") or part.text in _IN_WORDS for part in content)
     if all(part.kind == "blank" for part in content):
         yield Node("blank", " ")
+    elif not re.search(r"[^\W_]", text):
+        yield from content
     elif is_words and not _LETTER.fullmatch(text.strip()):
         yield Node("text", " ".join(text.split()))
     else:

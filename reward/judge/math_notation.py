@@ -123,6 +123,15 @@ def _scripts(nodes: list[Node]) -> Iterator[Node]:
         yield from rest
 
 
+def _subscripts(nodes: list[Node]) -> Iterator[Node]:
+    """Write a subscript before the exponent beside it."""
+    place = 0
+    while place < len(nodes):
+        is_second = nodes[place].kind == "up" and at(nodes, place + 1).kind == "down"
+        yield from (nodes[place + 1], nodes[place]) if is_second else (nodes[place],)
+        place += 1 + is_second
+
+
 def _content(nodes: list[Node], place: int, *, is_up: bool) -> tuple[Nodes, Nodes, int]:
     """Return a script's content, what is left of its last word, and the place behind it."""
     node = at(nodes, place)
@@ -375,6 +384,7 @@ _REWRITES: tuple[Rewrite, ...] = (
     _digits,
     _based,
     _scripts,
+    _subscripts,
     _named,
     _several,
     _groups,

@@ -4,15 +4,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from reward.judge.math_forms import ELLIPSIS, RELATIONS, form_of, is_numeric, written
+from reward.judge.math_forms import ELLIPSIS, INFINITY, RELATIONS, form_of, is_numeric, written
 from reward.judge.math_latex import Node, Nodes
 from reward.judge.math_notation import at, next_place
 
 _OPEN, _CLOSED = "([{", ")]}"
 _LETTERS = frozenset("ABCDEFGHIJ")
 _FLIPPED = {">": "<", "\u2265": "\u2264", "<": ">", "\u2264": "\u2265"}
-_UNREAD = {"'", ELLIPSIS, "lcm"}
-"""Signs and words that math-verify ignores or takes for a product."""
+_UNREAD = {"'", ELLIPSIS, "lcm", "gcd"}
+"""Signs and words that math-verify ignores, or takes for a product or a number (`\\gcd(a,b)` for 1)."""
+_WITH_SUBSCRIPT = {"log", "lim", "sum", "prod", "int", "max", "min", "sup", "inf"}
+"""The functions that math-verify reads with their subscript."""
 
 
 class Parts(NamedTuple):
@@ -51,6 +53,24 @@ def terms_of(nodes: Nodes) -> list[Nodes]:
     return list(_split(nodes, ":"))
 
 
+def has_name(equation: Nodes) -> bool:
+    """Return whether the left side of an equation is a name of its value (`x`, `f(x)`, `AB`), no sum and no product."""
+    left = sides_of(equation)[0]
+    is_sum = any(node.kind == "sign" and node.text in ("+", "-", "\u00b7") for node, _ in _on_top(left))
+    return not is_sum and not any(_is_product(node, behind) for node, behind in _on_top(left))
+
+
+def _on_top(nodes: Nodes) -> Iterator[tuple[Node, Node]]:
+    """Yield what stands in no brackets, and what follows it."""
+    for place, (node, depth) in enumerate(zip(nodes, _depths(nodes), strict=True)):
+        if depth == 0:
+            yield node, at(nodes, place + 1)
+
+
+def _is_product(node: Node, behind: Node) -> bool:
+    return node.kind == "word" and node.text.islower() and (len(node.text) > 1 or behind.kind == "word")
+
+
 def is_number(nodes: Nodes) -> bool:
     """Return whether a side of an equation is a number by itself."""
     return bool(nodes) and all(map(is_numeric, nodes))
@@ -81,10 +101,21 @@ def has_ellipsis(nodes: Nodes) -> bool:
 def unread(nodes: Nodes) -> Counter[str]:
     """Return how often an answer has each sign or word that math-verify does not read."""
     found = Counter(node.text for node in nodes if node.text in _UNREAD and node.kind in ("sign", "command"))
-    for node in nodes:
+    for place, node in enumerate(nodes):
+        before, behind = at(nodes, place - 1), at(nodes, place + 1)
+        if node.kind == "down" and before.kind == "command" and not _has_bounds(before):
+            found[f"_{written(node.args[0])}"] += 1  # as in `\\sin_1 x`
+        is_closed = (
+            behind.text == "]" or before.text == "[" or (before.text == "-" and at(nodes, place - 2).text == "[")
+        )
+        found[node.text] += node.text == INFINITY and is_closed
         for argument in node.args:
             found += unread(argument)
-    return found
+    return +found
+
+
+def _has_bounds(node: Node) -> bool:
+    return node.text in _WITH_SUBSCRIPT or bool(node.args)
 
 
 def is_of_relations(nodes: Nodes) -> bool:

@@ -22,21 +22,28 @@ _CHANGES = re.compile(
 """Text that changes the value of the number beside it, or leaves no single value."""
 _SAID = re.compile(r"(\d?)(?: |\\[,;: ])*" + TEXT.pattern)
 _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
-    "am pm", "bc=bce ad=ce", "c=celsius f=fahrenheit k=kelvin", "left right",
+    "am pm", "bc=bce ad=ce", "left right",
     "up down", "north south east west", "profit=gain loss", "increase decrease", "usd=dollar=dollars eur=euro=euros="
     "\u20ac gbp=pound=pounds=\u00a3 jpy=yen=\u00a5 inr=rupee=rupees=\u20b9 cent=cents",
 )]  # fmt: skip
 """Words of one line exclude each other, except those that mean the same."""
-_MEASURES = [[set(cell.split("=")) for cell in line.split()] for line in (
-    "degree=degrees=deg=\u00b0 radian=radians=rad=rads",
-    "second=seconds=sec=secs=s minute=minutes=min=mins hour=hours=hr=hrs=h day=days week=weeks month=months year=years",
-    "mm=millimeter=millimeters cm=centimeter=centimeters m=meter=meters=metre=metres km=kilometer=kilometers "
-    "inch=inches foot=feet=ft yard=yards=yd mile=miles=mi",
-    "mg=milligram=milligrams g=gram=grams kg=kilogram=kilograms pound=pounds=lb=lbs ounce=ounces=oz ton=tons",
-    "ml=milliliter=milliliters liter=liters=litre=litres cup=cups pint=pints quart=quarts gallon=gallons",
-)]  # fmt: skip
-"""Units of one line measure the same."""
-_COMPOUND = {"mph": ("mile", "hour"), "kmh": ("km", "hour"), "kph": ("km", "hour")}
+_NAMES_OF_UNITS = """
+    degree=degrees=deg radian=radians=rad=rads inch=inches foot=feet=ft yard=yards=yd mile=miles=mi
+    second=seconds=sec=secs=s minute=minutes=min=mins hour=hours=hr=hrs=h day=days week=weeks month=months year=years
+    celsius=c fahrenheit=f kelvin=k pound=pounds=lb=lbs
+    ounce=ounces=oz ton=tons cup=cups pint=pints quart=quarts gallon=gallons=gal
+"""
+_UNITS = {name: line.partition("=")[0] for line in _NAMES_OF_UNITS.split() for name in line.split("=")}
+"""Names of units, and one name of each."""
+_PREFIXES = {"nano": "n", "micro": "\u03bc", "milli": "m", "centi": "c", "deci": "d", "kilo": "k", "": ""}
+_METRIC = re.compile(
+    rf"({'|'.join(_PREFIXES)})(met(?:er|re)|gram|lit(?:er|re))s?|([{''.join(_PREFIXES.values())}]?)([mgl])"
+)
+_RATES = {"mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour"}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_DIVIDES = frozenset(("/", "per", "a", "an", "each", "every"))
+_SAID_UNITS = re.compile(rf"(/\s*)?{TEXT.pattern}(?:\^\{{(-?\d+)\}})?|\^\\circ")
+_HOUR_OF_DAY = re.compile(r"\b[ap]\.m\b")
 
 
 def is_compound(answer: str) -> bool:
@@ -68,19 +75,41 @@ def says_another_number(found: str, expected: str) -> bool:
     )
     words = [set(re.findall(r"\w+|[^\w\s]", " ".join(some).casefold())) for some in texts]
     kinds = ([[cell for cell in line if said.intersection(cell)] for said in words] for line in _UNLIKE)
-    is_unlike = any(one and other and one != other for one, other in kinds) or _measure_apart(found, expected, words)
+    is_unlike = any(one and other and one != other for one, other in kinds) or _has_unlike_units(found, expected)
     return is_unlike or bool(of_found - of_expected or of_expected - of_found - {"k"})
 
 
-def _measure_apart(found: str, expected: str, words: list[set[str]]) -> bool:
-    """Return whether two answers have different units of one quantity; with pi and no unit, radians are assumed."""
-    for said, answer in zip(words, (found, expected), strict=True):
-        said.update({"\u00b0"} if r"^\circ" in answer else (), {"inch"} if r"\text{in}" in answer else ())
-        said.update(unit for word in said & _COMPOUND.keys() for unit in _COMPOUND[word])
-    if r"\pi" in expected and not words[1] and "\u00b0" in words[0]:
-        return True
-    for line in _MEASURES:
-        one, other = ([cell for cell in line if said & cell] for said in words)
-        if one and other and not any(cell in other for cell in one):
-            return True
-    return False
+def _has_unlike_units(found: str, expected: str) -> bool:
+    """Return whether both answers have units of measure that differ; with pi and no unit, radians are assumed."""
+    units = [units_of(answer) for answer in (found, expected)]
+    if r"\pi" in expected and not units[1]:
+        return units[0] == {"degree": 1}
+    return all(units) and units[0] != units[1]
+
+
+def units_of(answer: str) -> dict[str, int]:
+    r"""Return the exponents of the known units in an answer: `{"m": 1, "second": -2}` for `5 \text{m/s}^{2}`."""
+    units: dict[str, int] = {}
+    for said in _SAID_UNITS.finditer(answer):
+        if said[2] is None:
+            units["degree"] = 1
+            continue
+        words = _HOUR_OF_DAY.sub("", said[2].casefold())
+        words = re.sub(r"\w+", lambda word: _RATES.get(word[0], word[0]), words)
+        sign, power = -1 if said[1] else 1, 1
+        tokens = re.findall(r"[^\W\d_]+|/", words)
+        for place, token in enumerate(tokens):
+            unit = _unit(token, is_last=place + 1 == len(tokens))
+            if unit:
+                units[unit], power = sign * power, 1
+            sign, power = -1 if token in _DIVIDES else sign, _POWERS.get(token, power)
+        if said[3] and tokens and (unit := _unit(tokens[-1], is_last=True)):
+            units[unit] *= int(said[3])
+    return units
+
+
+def _unit(word: str, *, is_last: bool) -> str:
+    """Return the name of a known unit, or nothing."""
+    if metric := _METRIC.fullmatch(word):
+        return metric[3] + metric[4] if metric[4] else _PREFIXES[metric[1]] + metric[2][0]
+    return "inch" if word == "in" and is_last else _UNITS.get(word, "")

@@ -272,6 +272,14 @@ MEGATRON: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda own: (own / "optimizer/dist_ckpt/.metadata").write_bytes(b""),
         "/.metadata is empty",
     ),
+    "the metadata are a pointer": (
+        lambda own: (own / "extra/dist_ckpt/.metadata").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "/.metadata is a pointer of Git LFS",
+    ),
+    "the metadata are a web page": (
+        lambda own: (own / "extra/dist_ckpt/.metadata").write_text("<p>Not found."),
+        "/.metadata is cut off, or no pickle",
+    ),
     "what all ranks share is cut": (lambda own: cut(own / "extra/dist_ckpt/common.pt"), "/common.pt is cut off"),
     "the optimizer is gone": (
         lambda own: shutil.rmtree(own / "optimizer"),

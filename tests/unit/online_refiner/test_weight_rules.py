@@ -1,6 +1,7 @@
 """Weights that a run could not load, or would load in part, are one line that names the file."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,12 @@ def as_pickle(folder: Path, **settings: Any) -> Path:
     return folder / "pytorch_model.bin"
 
 
+def as_model(folder: Path) -> None:
+    """Write a whole model as a pickle."""
+    torch.save(AutoModelForCausalLM.from_pretrained(folder), folder / "pytorch_model.bin")
+    (folder / FILE).unlink()
+
+
 def cut(path: Path) -> None:
     """Cut a file in half."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -91,6 +98,8 @@ WHOLE: dict[str, Callable[[Path], object]] = {
     "shards in a folder below": shard_below,
     "a pickle": as_pickle,
     "a pickle of an old format": lambda folder: as_pickle(folder, _use_new_zipfile_serialization=False),
+    "a pickle of protocol 3": lambda folder: as_pickle(folder, _use_new_zipfile_serialization=False, pickle_protocol=3),
+    "a broken pickle beside it": lambda folder: (folder / "pytorch_model.bin").write_bytes(b"PK"),
     "more tensors than the model has": lambda folder: change(
         folder, lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
     ),
@@ -179,6 +188,25 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pickle cut": (lambda folder: cut(as_pickle(folder)), "/pytorch_model.bin is cut off"),
     "a pickle empty": (lambda folder: as_pickle(folder).write_bytes(b""), "/pytorch_model.bin is empty"),
     "a pickle that is a pointer": (lambda folder: as_pickle(folder).write_text(POINTER), "is a pointer of Git LFS"),
+    **{
+        f"a pickle that torch.load does not read ({name})": (do, f"/pytorch_model.bin {words}")
+        for name, do, words in (
+            ("protocol 4", lambda folder: as_pickle(folder, pickle_protocol=4), "cannot be read as transformers"),
+            (
+                "an old one of protocol 4",
+                lambda folder: as_pickle(folder, pickle_protocol=4, _use_new_zipfile_serialization=False),
+                "is a pickle that torch.load does not read as weights; save the model as safetensors",
+            ),
+            ("pickle.dump", lambda folder: as_pickle(folder).write_bytes(pickle.dumps({}, 2)), "is a pickle that "),
+            ("a list", lambda folder: torch.save([1], as_pickle(folder)), "holds a list, not tensors by name"),
+            ("a model", as_model, "cannot be read as transformers"),
+        )
+    },
+    "a link to nothing": (
+        lambda folder: [(folder / FILE).unlink(), (folder / FILE).symlink_to("gone")],
+        f"/{FILE} is a link to a file that is gone",
+    ),
+    "a folder of its name": (lambda folder: [(folder / FILE).unlink(), (folder / FILE).mkdir()], "shards; fetch "),
     "a pickle a tensor short": (
         lambda folder: [pop(K_PROJ)(folder), as_pickle(folder)],
         f"in pytorch_model.bin, 20 tensors are there, but {K_PROJ} of ",

@@ -5,6 +5,7 @@ Only the end of each file is read, so that checkpoints of any size take millisec
 """
 
 import json
+import pickle
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.checkpoint.checkpoint_manager import get_checkpoint_tracker_filename
 
 from recipe.online_refiner.verl_glue.preflight.files import one_line
-from recipe.online_refiner.verl_glue.preflight.weights import find_weights, model_shapes, wrong_with_torch_file
+from recipe.online_refiner.verl_glue.preflight.weights import (
+    LFS_POINTER,
+    find_weights,
+    model_shapes,
+    wrong_with_torch_file,
+)
 from recipe.preflight.rules import PlannedRun, has_critic, rule
 from recipe.runs.files import BUDGET_FILE, ETA_FILE
 
@@ -210,14 +216,16 @@ def _wrong_with_saved_model(folder: Path) -> str | None:
 def _wrong_with_distributed(folder: Path) -> str | None:
     """Return what is wrong with a distributed checkpoint, whose metadata is a pickle and names its other files.
 
-    The pickle is not loaded, since it could run code; a complete pickle ends with a full stop.
+    The pickle is not loaded, since it could run code; it is complete if its first and last bytes are a pickle's.
     """
     metadata = folder / ".metadata"
     if not metadata.is_file():
         return f"{metadata} is missing"
     content = metadata.read_bytes()
-    if not content.endswith(b"."):
-        return f"{metadata} is cut off" if content else f"{metadata} is empty"
+    if content.startswith(LFS_POINTER):
+        return f"{metadata} is a pointer of Git LFS: fetch the file with git lfs pull"
+    if not (content.startswith(pickle.PROTO) and content.endswith(pickle.STOP)):
+        return f"{metadata} is cut off, or no pickle" if content else f"{metadata} is empty"
     names = {name.decode() for name in SHARD.findall(content)}
     if (common := folder / "common.pt").exists():
         names.add(common.name)

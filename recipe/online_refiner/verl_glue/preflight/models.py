@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import SAFE_WEIGHTS_NAME
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.verl_glue.preflight.weights import (
@@ -101,7 +102,9 @@ def _wrong_with_weights(model: Model, folder: Path, *, may_lack: bool) -> str | 
 
 
 def _no_weights(folder: Path) -> str:
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in WEIGHT_ENDS)
+    if (file := folder / SAFE_WEIGHTS_NAME).is_symlink():
+        return f"{file} is a link to a file that is gone; fetch the model again"
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in WEIGHT_ENDS and path.is_file())
     beside = f" ({others[0]} is not a name that transformers looks for)" if others else ""
     return f"{folder / 'model.safetensors'} is missing, as is an index of shards{beside}; fetch the model again"
 

@@ -2,13 +2,15 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
+from torch.serialization import MAGIC_NUMBER
 from transformers import AutoModelForTokenClassification
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from verl.utils.model import get_hf_auto_model_class
@@ -19,6 +21,9 @@ Shapes = dict[str, tuple[int, ...]]
 """The shapes of tensors, by name."""
 LFS_POINTER = b"version https://git-lfs"
 """The first bytes of the text that Git LFS leaves in place of a file that was not fetched."""
+OLD_BEGINNINGS = [pickle.dumps(MAGIC_NUMBER, protocol) for protocol in (2, 3)]
+"""The first bytes of files of ``torch.save`` before 1.6, in the protocols that ``torch.load`` reads as weights."""
+SAVE_AGAIN = "; save the model as safetensors, or by torch.save without pickle_protocol"
 ZIP_END = b"PK\x05\x06"
 """The first bytes of a ZIP archive's last record, which ``torch.save`` writes without a comment behind it."""
 ZIP_END_SIZE = 22
@@ -110,15 +115,28 @@ def shapes_of(path: Path) -> Shapes | None:
     if path.suffix == ".safetensors":
         return _safetensors_shapes(path)
     with contextlib.suppress(OSError), path.open("rb") as stream:
-        if stream.read(2) == b"\x80\x02":  # torch.save before version 1.6
+        begins = stream.read(max(map(len, OLD_BEGINNINGS)))
+        if begins in OLD_BEGINNINGS:
             return None
+        if begins[:1] == pickle.PROTO:
+            raise ValueError(f"{path} is a pickle that torch.load does not read as weights{SAVE_AGAIN}")
     if wrong := wrong_with_torch_file(path):
         raise ValueError(wrong)
     try:
         held = torch.load(path, map_location="meta", mmap=True, weights_only=True)
     except Exception as error:  # of a pickle, almost anything
-        raise ValueError(f"{path} cannot be read as transformers reads it: {one_line(error)}") from error
+        raise ValueError(f"{path} cannot be read as transformers reads it: {_refusal(error)}") from error
+    if not isinstance(held, Mapping):
+        raise ValueError(f"{path} holds a {type(held).__name__}, not tensors by name{SAVE_AGAIN}")
     return {name: tuple(tensor.shape) for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _refusal(error: Exception) -> str:
+    """Return why ``torch.load`` refuses a file: its own words begin with those on its setting ``weights_only``."""
+    if isinstance(error, pickle.UnpicklingError):
+        reason = str(error).partition("WeightsUnpickler error:")[2] or str(error)
+        return reason.strip().partition("\n")[0].partition(". ")[0] + SAVE_AGAIN
+    return one_line(error)
 
 
 def _safetensors_shapes(path: Path) -> Shapes:
