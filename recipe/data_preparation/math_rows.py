@@ -138,7 +138,7 @@ def label_of(answer: Any) -> str:
     if isinstance(answer, (float, Decimal)) or _WITH_EXPONENT.fullmatch(text):
         number = Decimal(text)
         if not number.is_finite() or abs(number.adjusted()) > MAX_EXPONENT:
-            raise Dropped("answer not gradable", f"{text} is no number that anybody writes")
+            raise Dropped("answer not gradable", f"{text} is not finite, or its exponent is beyond {MAX_EXPONENT}")
         text = format(number, "f")  # 1e-07 is no number in LaTeX
     return text
 
@@ -238,7 +238,7 @@ def puzzle_records(
         try:
             dataset = reasoning_gym.create_dataset(task, **config, seed=seed * MAX_PUZZLES, size=number)
         except (TypeError, AssertionError) as error:
-            raise ValueError(f"{task}: {error}: mend --set") from error
+            raise ValueError(f"{task}: {error}: correct --set") from error
         for entry in dataset:
             yield {"task": task, "config": config, "entry": entry}
 

@@ -190,7 +190,8 @@ class Bench:
                 elif len(prompt_ids) < self.max_model_len:
                     ids = await self._write(prompt_ids)
                 else:
-                    raise ValueError(f"the prompt of row {group} has {len(prompt_ids)} tokens; raise --max-model-len")
+                    said = f"the prompt of row {group} has {len(prompt_ids)} tokens"
+                    raise ValueError(f"{said}; set --max-model-len above it, now {self.max_model_len}")
                 rollout = Rollout(key=key, **common, response_ids=ids, reward=0.0)
                 said = await self._reward(rollout, ids)
             except RunEndedError:

@@ -46,25 +46,25 @@ def parser_of(command: str, description: str) -> argparse.ArgumentParser:
     names = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
     parser = argparse.ArgumentParser(
         prog=f"online-refiner {command}",
-        usage="%(prog)s WAY... --model DIR --data FILE... [options]",
-        description=f"{description}\nWAY is a template, or TEMPLATE+CONTEXT as in general+feedback. Templates:\n"
+        usage="%(prog)s VARIANT... --model DIR --data FILE... [options]",
+        description=f"{description}\nVARIANT is a template, or TEMPLATE+CONTEXT as in general+feedback. Templates:\n"
         f"{names}, or a file of your own.\n"
         f"Example: online-refiner {command} general+feedback --model DIR --data rows.parquet",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
     )
     add = parser.add_argument
-    add("ways", nargs="+", metavar="WAY", help=argparse.SUPPRESS)  # the description explains it
+    add("ways", nargs="+", metavar="VARIANT", help=argparse.SUPPRESS)  # the description explains it
     add("--model", required=True, metavar="DIR", help="a model folder, or a hub id")
-    add("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet, as of online-refiner prepare")
+    add("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet in verl's schema")
     add("--output", type=Path, default=Path("refined"), metavar="DIR", help="folder to write to (default: %(default)s)")
-    add("--problems", type=int, default=0, metavar="N", help="rows of the data; 0: all (default: %(default)s)")
+    add("--problems", type=int, default=0, metavar="N", help="number of rows; 0: all (default: %(default)s)")
     add("--samples", type=int, default=4, metavar="N", help="answers to each problem (default: 4)")
-    add("--seed", type=int, default=0, metavar="N", help="of problems and answers (default: 0)")
-    add("--max-response-tokens", type=int, default=512, metavar="N", help="of an answer (default: 512)")
-    add("--max-new-tokens", type=int, default=512, metavar="N", help="of a refinement (default: 512)")
-    add("--max-model-len", type=int, default=2048, metavar="N", help="of a prompt and answer (default: 2048)")
-    add("--dtype", metavar="TYPE", help="of weights (default: float32 on CPUs)")
-    add("--highest-reward", type=float, default=1.0, metavar="X", help="not refined (default: 1)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of problems and answers (default: 0)")
+    add("--max-response-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
+    add("--max-new-tokens", type=int, default=512, metavar="N", help="length of a refinement (default: 512)")
+    add("--max-model-len", type=int, default=2048, metavar="N", help="length of prompt and text (default: 2048)")
+    add("--dtype", metavar="TYPE", help="type of weights (default: float32 on CPUs)")
+    add("--highest-reward", type=float, default=1.0, metavar="X", help="no answer is refined from here on (default: 1)")
     add(
         "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="as my_reward:compute_score"
     )

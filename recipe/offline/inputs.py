@@ -1,4 +1,4 @@
-"""The options of ``online-refiner check`` and ``refine``: the ways, the rows and the reward function that they name."""
+"""The options of ``online-refiner check`` and ``refine``: variants of the refiner, rows, and the reward function."""
 
 import argparse
 import importlib
@@ -48,7 +48,7 @@ class Asked:
     """The contents of the options, read before anything is imported that takes seconds."""
 
     configs: dict[str, RefinerConfig]
-    """The block ``refiner`` of each way, by the way's name."""
+    """The block ``refiner`` of each variant, by the variant's name."""
     rows: list[dict[str, Any]]
     """The rows of the data, in order."""
     chosen: list[int]
@@ -61,7 +61,7 @@ def read_options(arguments: argparse.Namespace) -> Asked:
     """Read the options of ``check`` and ``refine``.
 
     Raises:
-        ValueError: If one is wrong; the line names it.
+        ValueError: If an option is wrong; the line names it.
     """
     configs = {way: config_of(way, arguments) for way in arguments.ways}
     if arguments.model.startswith(("/", ".", "~")) and not Path(arguments.model, "config.json").is_file():
@@ -107,7 +107,7 @@ def read_data(files: Iterable[Path]) -> list[dict[str, Any]]:
             raise ValueError(f"--data {file}, row {number}, {said}") from None
         rows += read
     if not rows:
-        raise ValueError("--data has no rows")
+        raise ValueError(f"--data {' '.join(map(str, files))}: there are no rows; give a file that has some")
     return rows
 
 
@@ -127,13 +127,14 @@ def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
         raise ValueError(f"--refiner {' '.join(given)}: {error}") from error
     for one in given:
         if "=" not in one:
-            raise ValueError(f"--refiner {one}: give KEY=VALUE")
+            raise ValueError(f"--refiner {one}: give KEY=VALUE, such as temperature=1")
     if "skip_reward_at_least" in keys:
         raise ValueError(
-            "refiner.skip_reward_at_least: give --highest-reward; the ways are compared on the same answers"
+            f"refiner.skip_reward_at_least={keys['skip_reward_at_least']}: give --highest-reward instead, since all "
+            "variants refine the same answers"
         )
     if others := sorted(keys.keys() - set(ACTING)):
-        raise ValueError(f"refiner.{others[0]} acts in a run only; those that act here are: {', '.join(ACTING)}")
+        raise ValueError(f"refiner.{others[0]} has an effect in a run only; set only keys of: {', '.join(ACTING)}")
     config = read_refiner(
         {
             "model_path": "",
@@ -159,4 +160,5 @@ def reward_of(name: str) -> Callable[..., Any]:
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"--reward {name}: {error}; give MODULE:NAME, of a MODULE.py in this folder") from error
+        example = "such as my_reward:compute_score for the file my_reward.py in this folder"
+        raise ValueError(f"--reward {name}: {error}; give MODULE:NAME, {example}") from error

@@ -48,9 +48,10 @@ async def work(arguments: argparse.Namespace, asked: Asked) -> bool:
     }
     needs_engine = bool(left) and not (len(clients) == len(configs) and all(GIVEN in rows[n] for n in left))
     print(
-        f"{len(left)} of {len(rows)} rows are left (--problems), {arguments.samples} answers to each (--samples), at "
-        f"most {arguments.max_response_tokens} tokens an answer (--max-response-tokens) and {arguments.max_new_tokens} "
-        f"a refinement (--max-new-tokens){'; loading the model ...' if needs_engine else ''}",
+        f"{len(left)} of {len(rows)} rows are left to do (--problems), with {arguments.samples} answers to each row "
+        f"(--samples), at most {arguments.max_response_tokens} tokens per answer (--max-response-tokens) and "
+        f"{arguments.max_new_tokens} per refinement (--max-new-tokens)"
+        f"{'; loading the model ...' if needs_engine else ''}",
         flush=True,
     )
     bench, is_stopped = make_bench(arguments, asked.reward, journal, has_engine=needs_engine), False
@@ -66,7 +67,9 @@ async def work(arguments: argparse.Namespace, asked: Asked) -> bool:
             async for row, group, refined in bench.problems(rows, left, refiners, arguments.samples, journal.known):
                 for way, client in clients.items():
                     if not client.servers and any(one.verdict in FAILURES for one in refined[way]):
-                        raise RunEndedError("no server of refiner.url answers any more; the same command goes on")
+                        raise RunEndedError(
+                            "no server of refiner.url answers any more; start one, then give the same command again"
+                        )
                 journal.add_problem(row, group, refined)
     except asyncio.CancelledError:
         is_stopped = True
@@ -74,10 +77,10 @@ async def work(arguments: argparse.Namespace, asked: Asked) -> bool:
         if bench.engine is not None:
             bench.engine.close()
     if is_stopped:
-        also = "; the same command goes on" if arguments.goes_on else ""
-        print(f"stopped: files and numbers are of the rows that were finished{also}", file=sys.stderr)
+        also = "; the same command continues" if arguments.goes_on else ""
+        print(f"stopped: files and numbers have only the rows that were finished{also}", file=sys.stderr)
     if bench.failed:
-        print(f"{len(bench.failed)} answers are left out, the first: {bench.failed[0]}")
+        print(f"{len(bench.failed)} answers were left out, the first because of {bench.failed[0]}")
     finish(arguments, settings, journal, rows, bench.tokenizer)
     return is_stopped
 

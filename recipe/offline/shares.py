@@ -58,16 +58,17 @@ class Found:
     def describe(self) -> str:
         """Return the table with the lines above and below it."""
         if not self.wrong:
-            return f"nothing was refined: none of {self.num_answers} answers has less than the highest reward"
+            return f"nothing was refined: none of {self.num_answers} answers has a reward below --highest-reward"
         problems = self._problems(range(len(self.wrong)))
         lines = [
-            f"{len(self.wrong)} of {self.num_answers} answers to {self.num_problems} problems were refined, to "
-            f"{len(set(problems))} problems"
+            f"{len(self.wrong)} of {self.num_answers} answers were refined ({len(set(problems))} of "
+            f"{self.num_problems} problems)"
         ]
         if compared := [n for n, others in enumerate(self.others) if others]:
             better = np.array([np.mean([is_better for is_better, _ in self.others[n]]) for n in compared])
-            lines.append(f"Another answer has a higher reward: {_share(better, problems[compared])}")
-        lines += ["", f"| way | {' | '.join(OUTCOMES)} | tokens read | written |", "|---" * (len(OUTCOMES) + 3) + "|"]
+            lines.append(f"A second answer scores higher than the first: {_share(better, problems[compared])}")
+        heads = ("variant", *OUTCOMES, "tokens read", "tokens written")
+        lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         first: dict[str, np.ndarray] = {}
         for way, refined in self.refined.items():
             cells = []
@@ -129,11 +130,12 @@ class Found:
             for way in self.refined:
                 differences = self._values(way, "improved")[answers[chosen]] - better[chosen]
                 mean, low, high = interval(differences, problems, least=-1.0)
-                is_told = len(set(problems)) >= FEWEST and not low <= 0 <= high
-                word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
+                is_clear = len(set(problems)) >= FEWEST and not low <= 0 <= high
+                word = "wins" if mean > 0 else "loses"
                 lines.append(
-                    f"`{way}` against another answer{which}: {mean:+.1%} ({low:+.1%} to {high:+.1%}, "
-                    f"{len(set(answers[chosen]))} answers): it {word}"
+                    f"`{way}` against a second answer{which}: {mean:+.1%} ({low:+.1%} to {high:+.1%}, "
+                    f"{len(set(answers[chosen]))} answers): "
+                    f"{f'it {word}' if is_clear else 'too close to call; run more --problems'}"
                 )
         return lines
 

@@ -40,7 +40,7 @@ def trl_has_what_verl_patches(run: PlannedRun) -> str | None:
         except ImportError:
             continue
     version = importlib.metadata.version("trl")
-    return f"trl {version} is installed, and verl fails to load any model beside it: pip uninstall trl"
+    return f"trl {version} is installed, with which verl cannot load any model: pip uninstall trl"
 
 
 @rule("machine")
@@ -74,7 +74,8 @@ def segments_expand_where_vllm_sees_it(run: PlannedRun) -> str | None:
     value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
     if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
         return None
-    return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
+    said = f"{name}={value}: vLLM's engines cannot sleep with this setting, and do not read this variable"
+    return f"{said}; set PYTORCH_CUDA_ALLOC_CONF={value} instead"
 
 
 @rule("machine")
@@ -94,7 +95,7 @@ def ray_cluster_answers(run: PlannedRun) -> str | None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_ANSWER).close()
     except OSError as error:
-        way_out = "ray stop, or remove the file" if where == str(file) else "start the cluster, or leave it out"
+        way_out = "run ray stop, or remove the file" if where == str(file) else "start the cluster, or leave this out"
         return f"{where}: nobody answers at {address}, the address of a Ray cluster ({error}); {way_out}"
     return None
 
@@ -103,7 +104,7 @@ def ray_cluster_answers(run: PlannedRun) -> str | None:
 def folders_can_be_written(run: PlannedRun) -> str | None:
     """The run's folders can be made and written to, where the run is meant for this machine."""
     if not run.config.trainer.default_local_dir:
-        return "trainer.default_local_dir=null: verl looks there for a checkpoint; set a folder"
+        return "trainer.default_local_dir=null: verl looks there for a checkpoint; set a folder, such as checkpoints"
     if run.files.num_devices is None:
         return None
     of_verl = ("default_local_dir", "rollout_data_dir", "validation_data_dir")
@@ -128,8 +129,8 @@ def machine_has_the_workers(run: PlannedRun) -> str | None:
         return None
     what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
     return (
-        f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it, set "
-        "platform=cpu, or in a dry run sizing.gpu_memory_gib to plan for another machine"
+        f"trainer.n_gpus_per_node={num_workers}, but this machine has {num_there} {what}; lower it, set platform=cpu, "
+        "or in a dry run set sizing.gpu_memory_gib=80 to plan for another machine"
     )
 
 
@@ -147,7 +148,8 @@ def machine_has_the_pools(run: PlannedRun) -> str | None:
         what, way_out = f"logical GPUs ({key})", f"set {key}={total}"
     if total <= num_there:
         return None
-    return f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
+    said = f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}"
+    return f"{said}; lower these numbers, or {way_out}"
 
 
 @rule("machine")

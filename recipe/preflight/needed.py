@@ -26,7 +26,6 @@ def needed_keys_are_set(run: PlannedRun) -> str | None:
         return None
     found = ", ".join(f"{key}={default}" for key, (default, _) in unset.items())
     examples = " ".join(f"{key}={example}" for key, (_, example) in unset.items())
-    are = (
-        "these are verl's defaults, and no such files are" if len(unset) > 1 else "this is verl's default, which is not"
-    )
-    return f"{found}: {are} there; set {examples}, for example"
+    several = len(unset) > 1
+    are = "these are verl's defaults, and no such files exist" if several else "this is verl's default, and is missing"
+    return f"{found}: {are}; set {examples}, for example"

@@ -46,8 +46,8 @@ def test_ways_are_compared_on_the_same_answers(run: Callable, letter_prompts: Pa
     improved = sum((one["refined_reward"] or 0.0) > one["reward"] for one in wrong) / len(wrong)
     pairs = [(one, other) for one in wrong for other in plain if other["row"] == one["row"] and other is not one]
     better = sum(other["reward"] > one["reward"] for one, other in pairs) / len(pairs)
-    assert f"Another answer has a higher reward: {better:.1%}" in said
-    table = said[said.index("| way |") :].splitlines()
+    assert f"A second answer scores higher than the first: {better:.1%}" in said
+    table = said[said.index("| variant |") :].splitlines()
     assert table[2].startswith(f"| `general` | {improved:.1%} (") and len(table) >= 5
 
 
@@ -61,7 +61,7 @@ def test_check_and_refine_print_the_same_numbers_of_the_same_rows(
     rows.to_parquet(data)
     said = {name: run(name, data, "general", "dialogue+sibling") for name in ("check", "refine")}
     checked, refined = (one[one.index(" answers to 12 problems were refined") - 8 :] for one in said.values())
-    assert checked == refined and "`dialogue+sibling` against another answer" in checked
+    assert checked == refined and "`dialogue+sibling` against a second answer" in checked
     files = [tmp_path / "check_refiner" / "all.jsonl", tmp_path / "refined" / "all.parquet"]
     lines = [json.loads(line) for line in files[0].read_text().splitlines()]
     assert len(lines) == 2 * 12 * 3 and lines == pq.read_table(files[1]).to_pylist()

@@ -136,9 +136,7 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
 
     journal, said = go_on()
     assert sorted(asked) == ["ans-a", "ans-b"] and not journal.is_finished(0, 4), "c has no reward, b's request is lost"
-    assert said == "2 of 3 answers to 1 problems were refined, to 1 problems", (
-        "a hair below the highest reward is right"
-    )
+    assert said == "2 of 3 answers were refined (1 of 1 problems)", "a hair below the highest reward is right"
     lost.clear()
     journal.add_answer(rollout(0, 3, "ans-c", 0.0, tokenizer))
     assert found_in(journal).describe().startswith(said), "of c it is not known what becomes of it"
@@ -283,7 +281,7 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no parquet file; `online-refiner prepare rows`"):
         read_data([file])
     pq.write_table(pa.Table.from_pylist([ROW])[:0], file)
-    with pytest.raises(ValueError, match="has no rows"):
+    with pytest.raises(ValueError, match="there are no rows"):
         read_data([file])
     for name in ("json", "json:", "json:nothing", "no_such:it", ":x"):
         with pytest.raises(ValueError, match=f"--reward {name}: .*give MODULE:NAME"):
@@ -293,14 +291,14 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("num_replicas=1", r"refiner\.num_replicas acts in a run only; those that act here are: template, "),
-        ("by_source={s: {template: math}}", r"refiner\.by_source acts in a run only"),
+        ("num_replicas=1", r"refiner\.num_replicas has an effect in a run only; set only keys of: template, "),
+        ("by_source={s: {template: math}}", r"refiner\.by_source has an effect in a run only"),
         ("extra_body={s:{a:b}}", "found unexpected"),
-        ("model_path=m", r"refiner\.model_path acts in a run only"),
+        ("model_path=m", r"refiner\.model_path has an effect in a run only"),
         ("samples=4", r"at refiner\.temperature=0 all are the same"),
         ("samples", "give KEY=VALUE"),
         ("api_key_env=KEY", r"refiner\.api_key_env is not a key of refiner\.placement=colocated"),
-        ("placement=shared", r"refiner\.placement acts in a run only"),
+        ("placement=shared", r"refiner\.placement has an effect in a run only"),
         ("skip_reward_at_least=0.5", "give --highest-reward"),  # ways that refine other answers cannot be compared
     ],
 )

@@ -49,12 +49,12 @@ def test_refining_is_compared_with_answering_again() -> None:
         ways = {"always": refinements([0.5, 0.5, None]), "never": refinements([0.0, 0.0, None])}
         found.add(group(problem, 0.0, 0.0, 1.0), ways)
     lines = found.describe().splitlines()
-    assert lines[0] == "40 of 60 answers to 20 problems were refined, to 20 problems"
-    assert lines[1] == "Another answer has a higher reward: 50.0% (50.0% to 50.0%)"
+    assert lines[0] == "40 of 60 answers were refined (20 of 20 problems)"
+    assert lines[1] == "A second answer scores higher than the first: 50.0% (50.0% to 50.0%)"
     assert lines[5].startswith("| `always` | 100.0% (100.0% to 100.0%) |")
     assert lines[6].startswith("| `never` | 0.0% (0.0% to 0.0%), -100.0% (-100.0% to -100.0%) |")
-    assert lines[-6] == "`always` against another answer: +50.0% (+50.0% to +50.0%, 40 answers): it wins"
-    assert lines[-5] == "`never` against another answer: -50.0% (-50.0% to -50.0%, 40 answers): it loses"
+    assert lines[-6] == "`always` against a second answer: +50.0% (+50.0% to +50.0%, 40 answers): it wins"
+    assert lines[-5] == "`never` against a second answer: -50.0% (-50.0% to -50.0%, 40 answers): it loses"
 
 
 def test_an_answer_that_is_compared_does_not_choose_its_group() -> None:
@@ -67,10 +67,10 @@ def test_an_answer_that_is_compared_does_not_choose_its_group() -> None:
     # the wrong one, where the group is solved.
     unsolved, solved = (6 * 1 + 2 * 0) / (6 + 2), 1
     _, first, second = found.verdicts()
-    assert first.startswith(f"`general` against another answer where no answer is right: {unsolved:+.1%} (")
+    assert first.startswith(f"`general` against a second answer where no answer is right: {unsolved:+.1%} (")
     assert first.endswith(", 50 answers): it wins")
     assert second == (
-        f"`general` against another answer where one is right: {solved:+.1%} (+100.0% to +100.0%, 20 answers): it wins"
+        f"`general` against a second answer where one is right: {solved:+.1%} (+100.0% to +100.0%, 20 answers): it wins"
     )
 
 
@@ -87,14 +87,14 @@ def test_too_few_answers_say_so() -> None:
     found = Found()
     found.add(group(0, 0.0, 1.0), {"general": refinements([0.0, None])})
     found.add(group(1, 0.0, 0.0), {"general": refinements([0.5, 0.5])})
-    assert found.describe().endswith("it is not told from it: take more --problems")
+    assert found.describe().endswith("too close to call; run more --problems")
 
 
 def test_three_of_six_problems_tell_nothing() -> None:
     found = Found()
     for problem in range(6):
         found.add(group(problem, 0.0, 0.0), {"general": refinements([float(problem < 3)] * 2)})
-    assert found.describe().endswith("it is not told from it: take more --problems")
+    assert found.describe().endswith("too close to call; run more --problems")
 
 
 def test_one_answer_to_each_problem_is_compared_with_none() -> None:
@@ -103,7 +103,7 @@ def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     found.add(group(0, 0.0), {"general": refinements([0.5])})
     found.add(group(1, 1.0), {"general": refinements([None])})
     assert "nother answer" not in found.describe()
-    assert Found().describe() == "nothing was refined: none of 0 answers has less than the highest reward"
+    assert Found().describe() == "nothing was refined: none of 0 answers has a reward below --highest-reward"
 
 
 def test_what_the_leak_rule_costs_is_counted() -> None:

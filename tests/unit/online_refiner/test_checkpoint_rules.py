@@ -95,7 +95,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda last: [(last / one).unlink() for one in (MODEL, OPTIM, EXTRA)],
         f"/{MODEL} is missing",
     ),
-    "no actor": (lambda last: shutil.rmtree(last / "actor"), "no actor in it"),
+    "no actor": (lambda last: shutil.rmtree(last / "actor"), "has no folder actor; "),
     "the data loader is cut": (lambda last: cut(last / "data.pt"), "/data.pt is cut off"),
     "the constraint's state is empty": (
         lambda last: (last / "constraint.json").touch(),
@@ -105,7 +105,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda last: [(last / "transfer_queue").mkdir(), (last / "transfer_queue" / "one.pkl").write_bytes(b"\x80")],
         "/one.pkl is cut off",
     ),
-    "the whole folder is gone": (shutil.rmtree, "global_step_6 is gone, which latest_checkpointed_iteration.txt"),
+    "the whole folder is gone": (shutil.rmtree, "global_step_6, which latest_checkpointed_iteration.txt"),
 }
 
 
@@ -122,7 +122,7 @@ def test_the_latest_checkpoint_is_not_whole(config: DictConfig, saved: Path, kin
     found = wrong(config) or ""
     assert found.startswith(f"trainer.resume_mode={mode}: {saved}/global_step_6") and words in found
     assert "\n" not in found
-    way_out = f"; set trainer.resume_mode=resume_path trainer.resume_from_path={saved}/global_step_3, which is whole"
+    way_out = f"; set trainer.resume_mode=resume_path trainer.resume_from_path={saved}/global_step_3, which is complete"
     assert (way_out in found) is (words != "no such folder")
     config.trainer.resume_mode, config.trainer.resume_from_path = "resume_path", str(saved / "global_step_3")
     assert wrong(config) is None
@@ -146,15 +146,15 @@ def test_files_of_the_user_in_a_checkpoint_are_not_read(config: DictConfig, save
 def test_no_checkpoint_is_whole(config: DictConfig, saved: Path) -> None:
     for step in (3, 6):
         cut(saved / f"global_step_{step}" / MODEL)
-    said = f"; no other checkpoint in {saved} is whole: restore it, or set trainer.resume_mode=disable"
+    said = f"; no other checkpoint in {saved} is complete: restore it, or set trainer.resume_mode=disable"
     assert said in (wrong(config) or "")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"resume_mode": "resume_path"}, "set resume_path with a path, or neither"),
-        ({"resume_from_path": "x/global_step_6"}, "set resume_path with a path, or neither"),
+        ({"resume_mode": "resume_path"}, "set trainer.resume_mode=resume_path with a path, or neither"),
+        ({"resume_from_path": "x/global_step_6"}, "set trainer.resume_mode=resume_path with a path, or neither"),
         ({"resume_mode": "from_path"}, "trainer.resume_mode=from_path: set one of auto, disable, resume_path"),
         ({"resume_mode": "resume_path", "resume_from_path": "."}, "whose name ends with global_step_ and the step"),
     ],
@@ -167,7 +167,9 @@ def test_keys_that_name_no_checkpoint(
     assert words in (wrong(config) or "")
 
 
-@pytest.mark.parametrize(("text", "words"), [("x", "holds no step"), ("", "holds no step"), ("7", "global_step_7 is ")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("x", "holds no step"), ("", "holds no step"), ("7", "global_step_7, which ")]
+)
 def test_a_tracker_that_names_no_checkpoint(config: DictConfig, saved: Path, text: str, words: str) -> None:
     (saved / LATEST).write_text(text)
     assert words in (wrong(config) or "")
@@ -178,7 +180,7 @@ def test_a_tracker_that_is_gone(config: DictConfig, saved: Path) -> None:
     (saved / LATEST).unlink()
     found = wrong(config) or ""
     assert f"{saved}/{LATEST} is missing, and training would begin again from step 0" in found
-    assert f"trainer.resume_from_path={saved}/global_step_6, which is whole" in found
+    assert f"trainer.resume_from_path={saved}/global_step_6, which is complete" in found
     for step in (3, 6):
         cut(saved / f"global_step_{step}" / MODEL)
     assert wrong(config) is None
@@ -331,4 +333,4 @@ def test_a_layout_that_is_not_known_here_is_looked_at_no_further(tmp_path: Path)
     found = [wrong_with_checkpoint(tmp_path, [role])]
     (tmp_path / "actor" / "step-1").mkdir()
     found.append(wrong_with_checkpoint(tmp_path, [role]))
-    assert found == [f"{tmp_path}: no actor in it; give a checkpoint that verl has finished", None]
+    assert found == [f"{tmp_path} has no folder actor; give a checkpoint that verl has finished", None]

@@ -55,7 +55,7 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
     assert trials.shown_prompt(checked(config)).endswith(ends)
     config.refiner.thoughts = ["<think>", "</think>"]
     run = checked(config)
-    assert "its answer begins behind its last </think> and <refined> and ends at '</refined>'" in trials.shown_prompt(
+    assert "its answer begins after the last </think> and <refined> and ends at '</refined>'" in trials.shown_prompt(
         run
     )
     assert "between <think> and </think>" in run.plan.describe(config, run.blocks, 4)
@@ -168,7 +168,7 @@ def test_keys_that_still_have_verls_defaults_are_named_together(config: DictConf
         OmegaConf.update(config, key, OmegaConf.select(defaults, key))
     assert error_of(config) == (
         "actor_rollout_ref.model.path=~/models/deepseek-llm-7b-chat, data.train_files=~/data/rlhf/gsm8k/train.parquet, "
-        "data.val_files=~/data/rlhf/gsm8k/test.parquet: these are verl's defaults, and no such files are there; set "
+        "data.val_files=~/data/rlhf/gsm8k/test.parquet: these are verl's defaults, and no such files exist; set "
         "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct data.train_files=data/train.parquet "
         "data.val_files=data/val.parquet, for example [needed-keys-are-set]"
     )
@@ -303,7 +303,8 @@ def test_a_missing_data_file(config: DictConfig) -> None:
     assert "data.val_files: nowhere.parquet is empty or cannot be read: " in found
     assert "; set data.val_files to a file of `online-refiner prepare`, such as data/val.parquet" in found
     config.data.val_files = None
-    assert error_of(config) == "data.val_files: the data set is empty: None [data-have-rows]"
+    said = "data.val_files=None: the data set is empty; set a file that has rows [data-have-rows]"
+    assert error_of(config) == said
 
 
 @pytest.mark.parametrize("value", ["~/train.parquet", ["~/train.parquet", "a.parquet"]])
@@ -323,7 +324,7 @@ def test_a_home_folder_that_no_shell_wrote_out(
 @pytest.mark.parametrize(
     ("mistake", "status", "message"),
     [
-        ("trainer.n_gpus_per_node=1000", 2, "error: trainer.n_gpus_per_node=1000 workers, but this machine has"),
+        ("trainer.n_gpus_per_node=1000", 2, "error: trainer.n_gpus_per_node=1000, but this machine has"),
         ("constraint.eta=-1", 2, "error: constraint.eta=-1: Input should be greater"),
         ("refiner.etta=1", 2, "error: refiner.etta does not exist"),
     ],

@@ -227,7 +227,7 @@ def test_a_filter_by_what_the_reward_does_not_say(config: DictConfig) -> None:
         if is_said:
             checked(config)
         else:
-            assert "it says no seq_reward (algorithm.filter_groups.metric): set reward, or " in error_of(config)
+            assert "no seq_reward, which algorithm.filter_groups.metric names: set reward, or " in error_of(config)
 
 
 def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({"reward.reward_manager.name": "daapo"}, "names-are-verls", "did you mean dapo?"),
         ({"reward.reward_model.rollout.name": "vlm"}, "names-are-verls", "did you mean vllm?"),
         ({ESTIMATOR: None}, "names-are-verls", "algorithm.adv_estimator=null is not known"),
-        ({"trainer.logger": None}, "names-are-verls", "[] for none"),
+        ({"trainer.logger": None}, "names-are-verls", "[] for no logger"),
         ({f"{ROLLOUT}.mode": "asinc"}, "names-are-verls", "did you mean async?"),
         ({f"{ROLLOUT}.quantization": "int3"}, "names-are-verls", "fp8"),
         ({"transfer_queue.backend.storage_backend": "Simple"}, "names-are-verls", "did you mean SimpleStorage?"),
@@ -79,7 +79,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({ESTIMATOR: "optimal_token_baseline"}, "advantages-can-be-computed", "calculate_sum_pi_squared"),
         ({ESTIMATOR: "gdpo"}, "advantages-can-be-computed", "gdpo_reward_keys"),
         ({ESTIMATOR: "remax"}, "advantages-can-be-computed", "reward_baselines"),
-        ({ESTIMATOR: "grpo_vectorized", BY_STD: False}, "advantages-can-be-computed", "verl does not give it to"),
+        ({ESTIMATOR: "grpo_vectorized", BY_STD: False}, "advantages-can-be-computed", "verl does not pass it to"),
         ({ESTIMATOR: "rloo", "algorithm.use_pf_ppo": True}, "advantages-can-be-computed", "does nothing with"),
         ({ESTIMATOR: "gae", "critic.enable": False}, "advantages-can-be-computed", "critic.enable"),
         ({"trainer.val_before_train": "no"}, "switches-are-true-or-false", "trainer.val_before_train=no: set true"),
@@ -93,7 +93,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({**BYPASSED, f"{CORRECTION}.rollout_rs": "token_k1"}, "correction-acts", "rollout_rs=token_k1: verl does not"),
         ({**BYPASSED, f"{CORRECTION}.loss_type": "reinforce"}, "correction-acts", "loss_type=reinforce: verl does not"),
         ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "correction-acts", "a block of its own"),
-        ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": 0.55}, "correction-acts", "counts 0.55, not 1"),
+        ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": 0.55}, "correction-acts", "has weight 0.55, not 1"),
         (
             {**CORRECTED, f"{CORRECTION}.rollout_is_threshold": "5_x"},
             "correction-acts",
@@ -199,18 +199,25 @@ def test_what_the_plan_says_of_a_choice(plain: DictConfig, changes: dict[str, An
 @pytest.mark.parametrize(
     ("mode", "target", "eta", "warning"),
     [
-        ("sft", "rewrite", 1000.0, "constraint.eta=1000 is far from what was ever tried in mode sft: 0.01 to 1"),
+        (
+            "sft",
+            "rewrite",
+            1000.0,
+            "constraint.eta=1000 is far from all values that were tried in mode sft (0.01 to 1); set a value of this "
+            "range, such as constraint.eta=0.01",
+        ),
         (
             "penalty",
             "rewrite",
             1e-6,
-            "constraint.eta=1e-06 is far from what was ever tried in mode penalty: 0.0001 to 1",
+            "constraint.eta=1e-06 is far from all values that were tried in mode penalty (0.0001 to 1); set a value of "
+            "this range, such as constraint.eta=0.0001",
         ),
         (
             "penalty",
             "in_place",
             10.0,
-            "constraint.eta=10 is far from what was ever tried in mode penalty, target in_place: ",
+            "constraint.eta=10 is far from all values that were tried in mode penalty with target in_place (",
         ),
         *((mode, "rewrite", eta, None) for mode in ("sft", "penalty", "lagrangian") for eta in (None, 0.0, 1.0)),
         ("none", "rewrite", 1000.0, None),

@@ -253,7 +253,7 @@ def test_a_plan_for_another_machine_needs_no_weights_and_says_so(config: DictCon
     config.actor_rollout_ref.model.path = str(folder)
     config.dry_run, config.sizing.gpu_memory_gib = True, 80
     config.actor_rollout_ref.rollout.gpu_memory_utilization = 0.1
-    said = f"actor_rollout_ref.model.path={folder}: there are no weights, so that only the config was checked"
+    said = f"actor_rollout_ref.model.path={folder}: there are no weights, so only the config was checked"
     assert said in cautions(checked(config))
     (folder / FILE).write_bytes(b"")
     assert "is empty" in error_of(config)

@@ -32,8 +32,9 @@ def _eta(run: PlannedRun) -> str | None:
     if least / FAR <= constraint.first_eta <= most * FAR:
         return None
     target = getattr(constraint, "target", "rewrite")
-    said = f"constraint.eta={constraint.first_eta:g} is far from what was ever tried in mode {constraint.mode}"
-    return f"{said}{f', target {target}' if target != 'rewrite' else ''}: {least:g} to {most:g}"
+    where = f"mode {constraint.mode}{f' with target {target}' if target != 'rewrite' else ''}"
+    said = f"constraint.eta={constraint.first_eta:g} is far from all values that were tried in {where}"
+    return f"{said} ({least:g} to {most:g}); set a value of this range, such as constraint.eta={least:g}"
 
 
 def _turn_end(run: PlannedRun) -> str | None:
@@ -59,7 +60,8 @@ def _limit(run: PlannedRun) -> str | None:
     drawn = [key for key, total in limits.items() if 0 < OmegaConf.select(run.config, key) < total]
     if not drawn or not data.shuffle or data.seed is not None:
         return None
-    return f"{drawn[0]} without data.seed: each start draws other rows, also where a run is resumed; set data.seed=1"
+    said = f"{drawn[0]}={OmegaConf.select(run.config, drawn[0])} without data.seed"
+    return f"{said}: each start draws different rows, also when a run is resumed; set data.seed=1"
 
 
 def _longrope(run: PlannedRun) -> str | None:
@@ -75,8 +77,8 @@ def _longrope(run: PlannedRun) -> str | None:
     if rope.get("rope_type") != "longrope" or longest <= limit:
         return None
     return (
-        f"this model has other frequencies above {limit} tokens (longrope): vLLM, with up to {longest}, reads all "
-        "texts with them, the trainer only micro-batches that have a longer row; set "
+        f"this model has other rotary frequencies above {limit} tokens (longrope): vLLM, with up to {longest} tokens, "
+        "uses them for all texts, but the trainer only for micro-batches with a longer row; set "
         f"actor_rollout_ref.rollout.max_model_len={limit} or less"
     )
 
@@ -84,7 +86,7 @@ def _longrope(run: PlannedRun) -> str | None:
 def _weights(run: PlannedRun) -> str | None:
     """Warn if a plan for another machine has not found the weights."""
     folders = without_weights(run)  # of a run on this machine a rule refuses them
-    return f"{', '.join(folders)}: there are no weights, so that only the config was checked" if folders else None
+    return f"{', '.join(folders)}: there are no weights, so only the config was checked" if folders else None
 
 
 def _resumes_in_part(run: PlannedRun) -> list[str]:

@@ -41,7 +41,8 @@ def checkpoint_can_be_resumed(run: PlannedRun) -> str | None:
         return f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}"
     if (mode == "resume_path") != (path is not None):
         return (
-            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path with a path, or neither"
+            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set trainer.resume_mode=resume_path "
+            "with a path, or neither"
         )
     roles = list(_roles(run.config))
     if mode == "auto":
@@ -50,7 +51,7 @@ def checkpoint_can_be_resumed(run: PlannedRun) -> str | None:
         return None
     name, folder = "trainer.resume_mode=resume_path", Path(path)
     if not folder.is_dir():
-        return f"{name}: {path}: no such folder"
+        return f"{name}: {path}: no such folder; give the folder of a checkpoint, such as checkpoints/global_step_10"
     if re.fullmatch(r".*global_step_\d+", path) is None:
         return f"{name}: {path}: give a folder whose name ends with global_step_ and the step"
     wrong = wrong_with_checkpoint(folder, roles)
@@ -107,7 +108,8 @@ def _wrong_with_latest(folder: Path, roles: list[Role]) -> str | None:
     except ValueError:
         return f"{name}: {tracker} holds no step; write one into it, or remove it"
     if not latest.is_dir():
-        return f"{name}: {latest} is gone, which {tracker.name} names, {again}{_way_out(folder, roles, latest)}"
+        said = f"{name}: {latest}, which {tracker.name} names, does not exist"
+        return f"{said}, {again}{_way_out(folder, roles, latest)}"
     wrong = wrong_with_checkpoint(latest, roles)
     return wrong and f"{name}: {wrong}{_way_out(folder, roles, latest)}"
 
@@ -117,8 +119,8 @@ def _way_out(folder: Path, roles: list[Role], broken: Path | None = None) -> str
     whole = newest_whole(folder, roles, broken)
     anew = "trainer.resume_mode=disable to begin again"
     if whole is None:
-        return f"; no other checkpoint in {folder} is whole: restore it, or set {anew}"
-    return f"; set trainer.resume_mode=resume_path trainer.resume_from_path={whole}, which is whole, or {anew}"
+        return f"; no other checkpoint in {folder} is complete: restore it, or set {anew}"
+    return f"; set trainer.resume_mode=resume_path trainer.resume_from_path={whole}, which is complete, or {anew}"
 
 
 def newest_whole(folder: Path, roles: list[Role], broken: Path | None = None) -> Path | None:
@@ -140,7 +142,7 @@ def wrong_with_checkpoint(folder: Path, roles: list[Role]) -> str | None:
     for role in roles:
         own = folder / role.name
         if not own.is_dir() or not any(own.iterdir()):
-            return f"{folder}: no {role.name} in it; give a checkpoint that verl has finished"
+            return f"{folder} has no folder {role.name}; give a checkpoint that verl has finished"
         if role.engine is not None:
             wrong = _wrong_with_megatron(own, role)
         elif role.strategy in ("fsdp", "fsdp2", "veomni"):

@@ -37,7 +37,7 @@ def models_are_there(run: PlannedRun) -> str | None:
         )
     reward = run.config.reward.reward_model
     if reward.enable and OmegaConf.is_missing(reward.rollout, "name"):
-        return "reward.reward_model.rollout.name: set the engine, such as vllm"
+        return "reward.reward_model.rollout.name is not set; set the engine, such as vllm"
     return None
 
 
@@ -65,8 +65,8 @@ def refiner_has_the_policys_tokens(run: PlannedRun) -> str | None:
     if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
         return None
     return (
-        "refiner.model_path: its tokenizer differs from the actor's, but refined token ids are the policy's targets; "
-        "set a model of the same family, or leave refiner.model_path at the actor's"
+        f"refiner.model_path={path}: its tokenizer differs from the policy's, but the policy imitates refined token "
+        f"ids; set a model of the same family, or {run.config.actor_rollout_ref.model.path}"
     )
 
 
@@ -93,7 +93,8 @@ def every_data_source_has_a_refiner(run: PlannedRun) -> str | None:
         return None
     for file, part in run.files.data("train_files").items():
         if "data_source" not in part.column_names:
-            return f"data.train_files: {Path(file).name} has no column data_source, by which refiner.by_source goes"
+            said = f"data.train_files: {Path(file).name} has no column data_source, which refiner.by_source needs"
+            return f"{said}; add the column, or set refiner.by_source={{}}"
         for source in map(str, part.unique("data_source")):
             if source not in known:
                 said = f"data.train_files: the data source {source} of {Path(file).name} is not in refiner.by_source"
@@ -107,11 +108,11 @@ def data_have_rows(run: PlannedRun) -> str | None:
     data = run.config.data
     for key, num_rows in run.files.num_rows.items():
         if num_rows == 0:
-            return f"data.{key}: the data set is empty: {data[key]}"
+            return f"data.{key}={data[key]}: the data set is empty; set a file that has rows"
     if run.files.num_prompts >= data.train_batch_size:
         return None
     return (
-        f"data.train_files has {run.files.num_prompts} rows, less than one batch; lower data.train_batch_size="
+        f"data.train_files has {run.files.num_prompts} rows, fewer than one batch; lower data.train_batch_size="
         f"{data.train_batch_size}, add data or raise data.train_max_samples"
     )
 
@@ -126,7 +127,8 @@ def queue_holds_a_step(run: PlannedRun) -> str | None:
     most = max(config.data.train_batch_size * rollout.n, num_val * rollout.val_kwargs.n)
     if config.transfer_queue.backend.storage_backend != "SimpleStorage" or room is None or room >= most:
         return None
-    return f"transfer_queue.backend.{key}={room}: a step or a validation has {most} responses; raise it"
+    said = f"transfer_queue.backend.{key}={room}: a step or a validation has {most} responses"
+    return f"{said}; set transfer_queue.backend.{key}={most}"
 
 
 @rule("files")
@@ -137,8 +139,8 @@ def epochs_have_the_steps(run: PlannedRun) -> str | None:
     if num_steps is None or num_steps <= most:
         return None
     return (
-        f"trainer.total_training_steps={num_steps}: trainer.total_epochs={num_epochs} have {most} steps, after which "
-        "verl ends without saving the last one; raise total_epochs"
+        f"trainer.total_training_steps={num_steps}: trainer.total_epochs={num_epochs} has only {most} steps, after "
+        "which verl ends without saving the last one; raise trainer.total_epochs"
     )
 
 
@@ -150,13 +152,14 @@ def actor_is_trained(run: PlannedRun) -> str | None:
         return "trainer.val_only=true does nothing with trainer.val_before_train=false: set both to true, or neither"
     if warmup and not has_critic(run.config):
         return (
-            f"trainer.critic_warmup={warmup}: the run has no critic, and until then its actor is not trained; "
-            "set it to 0"
+            f"trainer.critic_warmup={warmup}: the run has no critic, and its actor would not be trained in these "
+            "steps; set trainer.critic_warmup=0"
         )
     num_steps = trainer.total_training_steps or _steps_of_epochs(run)
     if warmup <= num_steps:
         return None
-    return f"trainer.critic_warmup={warmup}: the actor is never trained, as the run has {num_steps} steps; lower it"
+    said = f"trainer.critic_warmup={warmup}: the actor is never trained, since the run has only {num_steps} steps"
+    return f"{said}; lower trainer.critic_warmup"
 
 
 @rule("files")
@@ -164,7 +167,8 @@ def prompts_are_text(run: PlannedRun) -> str | None:
     """Prompts are text: the refiner reads nothing else."""
     if not run.blocks.hosts_refiner or not run.files.media:
         return None
-    return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
+    said = f"data.train_files: the column {run.files.media[0]} would not reach the refiner, which reads only text"
+    return f"{said}; drop the column"
 
 
 @rule("files")
@@ -177,7 +181,7 @@ def no_grader_runs_answers(run: PlannedRun) -> str | None:
             sources = part.unique("data_source") if "data_source" in part.column_names else []
             if found := sorted(RUN_BY_VERL.intersection(sources)):
                 return (
-                    f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+                    f"data.{key}: verl's grader of {', '.join(found)} runs the model's answers as code; set "
                     "reward.custom_reward_function.path=pkg://reward.math and "
                     "reward.custom_reward_function.name=compute_score"
                 )
@@ -205,7 +209,7 @@ def problems_can_be_rewarded(run: PlannedRun) -> str | None:
             for index, row in enumerate(part.select_columns(sorted(names))):
                 where = f"data.{key}: row {index} of {Path(file).name}"
                 if not isinstance(row["reward_model"], dict) or "ground_truth" not in row["reward_model"]:
-                    return f"{where} has no reward_model.ground_truth; see online-refiner prepare"
+                    return f"{where} has no reward_model.ground_truth; write rows as online-refiner prepare does"
                 if wrong := wrong_with_extra_info(row):
                     return f"{where}: {wrong}"
                 try:

@@ -93,7 +93,7 @@ def names_are_verls(run: PlannedRun) -> str | None:
         return unknown("transfer_queue.backend.storage_backend", queue.storage_backend, backends)
     loggers = run.config.trainer.logger
     if loggers is None:
-        return "trainer.logger=null: set a name, or a list of names; [] for none"
+        return "trainer.logger=null: set a name such as console, a list of names, or [] for no logger"
     for name in [loggers] if isinstance(loggers, str) else loggers:
         if name not in (*Tracking.supported_backend, "tracking"):
             return unknown("trainer.logger", name, Tracking.supported_backend)
@@ -205,7 +205,7 @@ def _wrong_with_correction(block: str, settings: Mapping[str, Any]) -> str | Non
     if settings.get("rollout_is") and (weight := found["rollout_is_weights"].item()) != 1:
         return (
             f"{block}.rollout_correction.rollout_is_threshold={settings['rollout_is_threshold']}: a token on which the "
-            f"policies agree counts {weight:g}, not 1; two bounds are LOWER_UPPER, the upper with a point, as 0.5_5.0"
+            f"policies agree has weight {weight:g}, not 1; write two bounds as LOWER_UPPER, such as 0.5_5.0"
         )
     return None
 
@@ -216,9 +216,10 @@ def advantages_can_be_computed(run: PlannedRun) -> str | None:
     algorithm, num_responses = run.config.algorithm, run.config.actor_rollout_ref.rollout.n
     name = algorithm.adv_estimator
     if algorithm.get("use_pf_ppo") and name != "gae":
-        return f"algorithm.use_pf_ppo=true does nothing with algorithm.adv_estimator={name}: set gae, or false"
+        said = f"algorithm.use_pf_ppo=true does nothing with algorithm.adv_estimator={name}"
+        return f"{said}: set algorithm.adv_estimator=gae, or algorithm.use_pf_ppo=false"
     if name == "gae" and not has_critic(run.config):
-        return "algorithm.adv_estimator=gae takes the values of a critic: leave critic.enable out, or set it to true"
+        return "algorithm.adv_estimator=gae needs the values of a critic: leave critic.enable out, or set it to true"
     is_own = getattr(core_algos.ADV_ESTIMATOR_REGISTRY[name], "__module__", "") != core_algos.__name__
     if is_own:  # what it reads is not known here
         return None
@@ -235,8 +236,8 @@ def advantages_can_be_computed(run: PlannedRun) -> str | None:
         return None
     if torch.equal(found, _advantages(run.config, by_std=True)):
         return (
-            f"algorithm.norm_adv_by_std_in_grpo=false: verl does not give it to algorithm.adv_estimator={name}; set "
-            "adv_estimator=grpo, or leave it out"
+            f"algorithm.norm_adv_by_std_in_grpo=false: verl does not pass it to algorithm.adv_estimator={name}; set "
+            "algorithm.adv_estimator=grpo, or leave algorithm.norm_adv_by_std_in_grpo out"
         )
     return None
 

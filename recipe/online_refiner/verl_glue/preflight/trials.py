@@ -80,7 +80,7 @@ def prompts_are_chats(run: PlannedRun) -> str | None:
                 template = run.config.actor_rollout_ref.model.custom_chat_template
                 what = "a template's text, not a file or a name" if template else "another chat template"
                 return (
-                    f"{where}: its question does not stand in the prompt that the chat template writes; set "
+                    f"{where}: the prompt that the chat template writes does not show the question; set "
                     f"actor_rollout_ref.model.custom_chat_template to {what}"
                 )
     return None
@@ -324,13 +324,13 @@ def shown_prompt(run: PlannedRun) -> str:
     if not is_external:
         text = str(run.files.tokenizer.decode(prompt.encode(text)))
     lines = "".join(f"  | {line}\n" for line in text.splitlines())
-    head = f"the refiner reads, of {where}:\n{lines}"
-    begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
+    head = f"the refiner reads this for {where}:\n{lines}"
+    begins = f"after the last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
     if is_rewritten:
         begins += f" and {OPEN_TAG}, twice: its reasoning and then its answer; each"
         return f"{head}its part begins {begins} ends at {CLOSE_TAG}"
     if prompt.uses_tags and (prompt.thoughts or is_external):
-        begins = f"behind {OPEN_TAG}" if not prompt.thoughts else f"{begins} and {OPEN_TAG}"
+        begins = f"after {OPEN_TAG}" if not prompt.thoughts else f"{begins} and {OPEN_TAG}"
     ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
     return f"{head}its answer begins {begins} and ends {ends}"
 
@@ -411,5 +411,6 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> fl
     score = checked_score(answer["reward_score"])
     filters, extras = config.algorithm.get("filter_groups"), answer.get("reward_extra_info") or {}
     if filters and filters.enable and filters.metric not in ("reward", *extras):
-        raise ValueError(f"it says no {filters.metric} (algorithm.filter_groups.metric): set reward, or {list(extras)}")
+        said = f"the reward function returns no {filters.metric}, which algorithm.filter_groups.metric names"
+        raise ValueError(f"{said}: set reward, or one of {list(extras)}" if extras else f"{said}: set reward")
     return score
