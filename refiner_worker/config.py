@@ -218,7 +218,7 @@ class Hosted(RefinerConfig):
 
 @dataclass(kw_only=True, config=BLOCK)
 class Colocated(Hosted):
-    """On the training GPUs, awake for the refine stage only."""
+    """A refiner on the training GPUs, awake for the refine stage only."""
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if a reward model, awake at the same time, leaves too little memory."""
@@ -235,7 +235,7 @@ class Colocated(Hosted):
 
 @dataclass(kw_only=True, config=BLOCK)
 class Dedicated(Hosted):
-    """On GPUs of its own, always awake."""
+    """A refiner on its own GPUs, always awake."""
 
     n_gpus_per_node: Positive = Field()  # type: ignore[misc]
     """GPUs on each node."""
@@ -247,7 +247,7 @@ class Dedicated(Hosted):
 
 @dataclass(kw_only=True, config=BLOCK)
 class Shared(RefinerConfig):
-    """On the rollout's servers, asked without the policy's adapter; they sleep after the rollout."""
+    """A refiner on the rollout's servers, asked without the policy's adapter; they sleep after the rollout."""
 
     streaming: ClassVar[bool] = True
 
@@ -275,7 +275,7 @@ class Shared(RefinerConfig):
 
 @dataclass(kw_only=True, config=BLOCK)
 class External(RefinerConfig):
-    """On servers that somebody else hosts."""
+    """A refiner on servers that somebody else hosts."""
 
     url: Annotated[list[str], BeforeValidator(lambda url: [url] if isinstance(url, str) else url)]
     """The URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list."""

@@ -12,15 +12,15 @@ from refiner_worker.text.thoughts import Thoughts
 
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)
-"""What a template may be given beside question, response and reward; empty where there is none."""
+"""The variables of a template beside question, response and reward; a variable is empty if there is no such text."""
 UNREADABLE = (TemplateFailedError, TemplateError, TypeError, UnicodeDecodeError)
-"""Errors of a broken template, of one that is no text, and of the chat template that goes around it."""
+"""Errors by a broken template, by a file that is no text, and by the model's chat template."""
 TRIED_REWARDS = (-1.0, 0.0)
-"""Rewards with which a template is rendered before a run: nearly all functions give one of them to a failure."""
+"""Rewards with which a template is rendered before a run: nearly all reward functions give one of them to a failure."""
 Prompt = list[int]
-"""What the reference model reads. Who asks it knows a prompt by its length, its items and ``+`` with more tokens."""
+"""The token ids that the reference model reads."""
 GAP = " ... "
-"""Stands for the middle of a text that is too long."""
+"""The text that replaces the middle of a text that is too long."""
 
 
 class Chat:

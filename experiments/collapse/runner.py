@@ -113,7 +113,7 @@ def line_of(job: design.Job, folder: Path, start: float, steps: Sequence[int] = 
 
 
 def code() -> str:
-    """Return the hash of the committed trainer, which tells whether two lines come from the same one."""
+    """Return the hash of the committed trainer, by which lines of different trainers are found."""
     command = ["git", "rev-parse", "--short=12", "HEAD:recipe"]
     return subprocess.run(command, cwd=jobs.ROOT, check=True, capture_output=True, text=True).stdout.strip()
 

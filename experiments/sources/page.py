@@ -125,7 +125,7 @@ def way_row(lines: Lines, way: str) -> str:
 
 
 def verdict_row(lines: Lines, way: str) -> str:
-    """Return the row of a way in the table of what became of its draws."""
+    """Return a variant's row in the table of verdicts."""
     draws = [draw for own in draws_of(lines, way).values() for draw in own]
     number = Counter("copied" if draw.get("copied") else draw["verdict"] for draw in draws)
     text = ", ".join(f"{name} {count / len(draws):.1%}" for name, count in number.most_common())

@@ -32,7 +32,7 @@ from recipe.runs.lock import lock_folders
 from recipe.runs.stop import cause_of_end, last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
-"""As the user has set it."""
+"""The user's own value of the variable, before Hydra's is set."""
 OWN_KEYS: dict[str, Collection[Any]] = {
     "console": CONSOLES,
     "dry_run": (True, False, "reward"),

@@ -287,9 +287,9 @@ def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float]:
-    """Tell how much of the refining was hidden behind the rollout, from what was refined during it.
+    """Return the seconds of refining that the rollout hides, and those that a step waits for refinements.
 
-    The trainer began to wait at ``began_at`` (seconds since the epoch): an asynchronous one has trained until then.
+    The trainer began to wait at ``began_at`` (seconds since the epoch); an asynchronous trainer has trained until then.
     """
     attempted = [pair for pair in pairs if pair.verdict not in SKIPPED]
     if not attempted:

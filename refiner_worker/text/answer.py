@@ -138,9 +138,9 @@ def _common_end(one: str, other: str) -> str:
 
 
 def _encoded(text: str, ids: list[int], tokenizer: Any) -> list[int]:
-    """Return the ids of a text: as many of these as give a prefix of it, the rest encoded.
+    """Return a text's ids: the longest prefix of ``ids`` that decodes to a prefix of ``text``, then the rest encoded.
 
-    No ids at all give the empty prefix.
+    The prefix of ``ids`` may be empty.
     """
     fitting = bisect_right(range(len(ids) + 1), len(text), key=lambda length: len(decode(tokenizer, ids[:length])))
     most = min(len(ids), fitting + 3)  # a part of a character may be decoded to more characters than the whole

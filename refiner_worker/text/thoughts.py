@@ -16,7 +16,7 @@ MARK_TOKENS = 32
 
 @dataclass(slots=True, frozen=True)
 class Thoughts:
-    """How a model thinks.
+    """The marks of a model's thoughts.
 
     Example: ``Thoughts(opening="<think>", closing="</think>", is_open=True)`` for DeepSeek-R1's distillates, whose
     generation prompt ends with ``<think>``; of Qwen3's ``is_open`` is false, as the model writes the mark itself.

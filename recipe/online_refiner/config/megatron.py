@@ -21,7 +21,7 @@ def micro_batch_group(engine: Mapping[str, Any]) -> int:
 
 
 def layout(config: DictConfig) -> dict[str, int]:
-    """Return the sizes of the kinds of parallelism; their product is the number of GPUs."""
+    """Return the size for each kind of parallelism; their product is the number of GPUs."""
     engine, num_gpus = config.actor_rollout_ref.actor.megatron, config.trainer.nnodes * config.trainer.n_gpus_per_node
     sizes = {name: engine[f"{name}_model_parallel_size"] for name in ("tensor", "pipeline")}
     sizes["context"] = engine.context_parallel_size

@@ -38,7 +38,7 @@ class Mean(NamedTuple):
 
 
 class Companion:
-    """What a refine worker does for a constraint beside asking for refinements. This one does nothing more."""
+    """The work of a refine worker for a constraint in addition to asking for refinements; this class adds none."""
 
     needs_refinement = True
     """Whether a' is asked for at all."""

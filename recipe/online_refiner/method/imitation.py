@@ -47,14 +47,14 @@ baseline for each of several rewards."""
 class LogitsLoss(ABC):
     """A loss on the policy's logits for each token of a', which replaces -log pi_theta(a'_t).
 
-    The actor's processes get it by pickle with each mini-batch, so its module has to be importable there.
+    The actor's processes get the loss by pickle with each mini-batch, so its module has to be importable there.
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
     """Columns of the mode (``Constraint.columns``) that the loss reads. In a micro-batch they are jagged, (B, entries,
     ...): a row without a refinement has 0 entries."""
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Names of what :meth:`of_logits` returns and :meth:`of_tokens` reads."""
+    """Names of the outputs that :meth:`of_logits` returns and :meth:`of_tokens` reads."""
 
     @abstractmethod
     def of_logits(

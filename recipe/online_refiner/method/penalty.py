@@ -40,7 +40,7 @@ them has the same meaning for all of them: A_t = A_group + the penalty's return-
 
 
 class PenaltyPart:
-    """A penalty. The defaults are those of a charge that each token pays for itself."""
+    """A penalty. By default, each token pays its own charge."""
 
     needs_log_probs: ClassVar[bool] = False
     """Whether the actor computes log pi_theta(a') of used refinements first. It then also writes what Eq. 6 charges."""

@@ -32,7 +32,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 from recipe.online_refiner.method.imitation import LogitsLoss
 
 Loss = tuple[Tensor, dict[str, Any]]
-"""What verl's losses return: the loss and its metrics."""
+"""The result of verl's losses: the loss and its metrics."""
 
 Seen = tuple[Tensor, Tensor, Tensor]
 """The log-probs of a micro-batch of B rows: jagged ``refine_shown`` and ``refine_loss_mask``, log-probs (B, T)."""

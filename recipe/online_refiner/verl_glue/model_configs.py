@@ -27,7 +27,7 @@ def plan_run(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) ->
 
 
 def read_model_configs(config: DictConfig, refiner: RefinerConfig) -> dict[str, Any]:
-    """Return the configs of policy, refiner and critic by the keys of their paths; a model of both is read once.
+    """Return the configs of policy, refiner and critic by the keys of their paths; a shared model is read once.
 
     Raises:
         ValueError: If a config cannot be read, or does not say how long a context may be.

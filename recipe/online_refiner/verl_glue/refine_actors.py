@@ -177,7 +177,7 @@ class RefineWorker:
         return [key for row, key in enumerate(rows.keys) if row not in rewards]
 
     async def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
-        """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
+        """Write log pi_0 of the responses in some rows, and return the keys of rows that a replica answered."""
         sequences = await asyncio.to_thread(queue.read_sequences, rows)
         answers = await asyncio.gather(*(client.in_time(client.log_probs, *one) for one in sequences))
         found = {index: answer for index, answer in enumerate(answers) if answer is not None}
@@ -227,9 +227,10 @@ def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
 
 
 async def reward_by(workers: list[ActorHandle], rollout: Rollout, response_ids: list[int]) -> float:
-    """Return the reward of a response in the place of the rollout's, by one of verl's reward workers, as of rollouts.
+    """Return the reward of a response that replaces the rollout's own, by one of verl's reward workers.
 
-    It raises what the reward function raises, and of what torch does not take for a number a TypeError or ValueError.
+    Errors of the reward function are raised, and a TypeError or ValueError if torch does not accept its result as a
+    number.
     """
     result = await random.choice(workers).compute_score.remote(reward_request(rollout, response_ids))
     # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
@@ -314,7 +315,7 @@ class RefineWorkers:
     def record_tokens(
         self, step: int, rows: KVBatchMeta, seen: dict[str, list[float]], paying: set[str], eta: float
     ) -> None:
-        """Let the tokens of some rows be recorded with their numbers, likewise; arguments as in ``read_tokens``."""
+        """Let a worker record the tokens of some rows with their numbers; ``read_tokens`` describes the arguments."""
         worker = self.start()[0]
         self._recording.append((worker, "tokens", worker.record_tokens.remote(rows, step, seen, paying, eta)))
 

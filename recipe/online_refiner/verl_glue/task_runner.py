@@ -32,7 +32,7 @@ class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync, RefinedLogProbs):
 
 
 class OnlineRefinerColocateAsync(OnlineRefinerTrainer, PPOTrainerColocateAsync, RefinedLogProbs):
-    """As above, but a step takes the groups that are complete first; the others go on after it."""
+    """A trainer like the one above, but each step takes the groups that complete first; the others continue later."""
 
 
 class OnlineRefinerSeparateAsync(OnlineRefinerTrainer, PPOTrainerSeparateAsync, RefinedLogProbs):

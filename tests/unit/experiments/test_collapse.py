@@ -21,7 +21,7 @@ CONFIG = str(Path(str(configs.__file__)).parent)
 OWN = Path(__file__).parents[3] / "experiments" / "config"
 SEARCHED = f"hydra.searchpath=['file://{os.environ['VERL_CONFIG']}',pkg://recipe.cpu_platform.config,'file://{OWN}']"
 REAL = Path(__file__).parent / "collapse"
-"""The metrics of a real run of four steps with a validation after the last, and the first lines of that validation."""
+"""The metrics of a real run with four steps and a validation after the last, and the first lines of that validation."""
 GOOD, BAD = [0.4, 0.5, 0.5, 0.5], [0.5, 0.4, 0.1, 0.1]
 
 

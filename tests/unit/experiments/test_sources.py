@@ -14,7 +14,7 @@ SOLUTION = "def chain(numbers):\n    numbers = [x % 3 for x in numbers]\n    ret
 
 
 def answers(number: int = design.NUM_UNSOLVED) -> list[dict[str, Any]]:
-    """Return the lines of problems of which every third is solved, so many of the others."""
+    """Return the lines of problems, ``number`` unsolved ones and in addition every third one solved."""
     lines: list[dict[str, Any]] = []
     while len(design.unsolved(lines)) < number:
         is_solved = len(lines) % 3 == 2
