@@ -6,5 +6,7 @@ RAYS_PATIENCE = {
     "ray/_private/node.py": "The current node timed out during startup",
     "ray/_private/services.py": "seconds while waiting for node to startup",
 }
-"""By file of Ray's, what it says of a node that is not there after 30 s. No setting makes that longer, and on a machine
-whose cores others use a node may take more."""
+"""Ray's messages, by its source files, about a node that has not started after 30 s.
+
+No setting makes this time longer, and a node may take more on a machine whose cores are busy.
+"""

@@ -126,7 +126,7 @@ def counts_are_counts(run: PlannedRun) -> str | None:
 
 
 def _unused_parts(config: DictConfig) -> tuple[str, ...]:
-    """Return the beginnings of the keys of those parts of verl that the run does not use."""
+    """Return the prefixes of keys that belong to parts of verl which the run does not use."""
     parts = {"critic.": has_critic(config), "reward.reward_model.": config.reward.reward_model.enable}
     parts["distillation."] = OmegaConf.select(config, "distillation.enabled")
     parts["global_profiler."] = OmegaConf.select(config, "global_profiler.steps")
