@@ -18,35 +18,39 @@ from refiner_worker.engines import ABSENT, Top
 
 Scored = TypeVar("Scored")
 SAMPLING = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
-"""What each request says: a server takes keys that are not sent from its rollout block, which is made from the
-policy's. A penalty for repetition counts the prompt's tokens, and the response that is to be repeated is there."""
+"""The sampling settings of each request; a server takes missing ones from its rollout block, made from the policy's.
+
+A penalty for repetition would also count the prompt's tokens, which hold the response that the refiner should repeat.
+"""
 PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
-"""Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
-asynchronous trainer's may be of two steps."""
+"""The largest number of requests in flight per replica; more requests wait.
+
+Ray lets a server have 1,000 calls at a time, and an asynchronous trainer may have requests of two steps.
+"""
 DEATHS = (RayActorError, OutOfMemoryError)
-"""What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
+"""The errors of a call whose process has died; Ray's guard of a node's memory raises the second one."""
 
 
 class RunEndedError(RuntimeError):
-    """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
+    """A process died, or failed so often that the run cannot continue. The text is one line for the user."""
 
 
 class CheckpointError(RunEndedError):
-    """The checkpoint to resume cannot be read. Its text says which other one there is."""
+    """The checkpoint to resume cannot be read. The text names another checkpoint, if there is one."""
 
 
 class RefinerRequestError(RuntimeError):
-    """A request failed on every replica that could be asked, or what it brought is of no use."""
+    """A request failed on every replica that could be asked, or its answer cannot be used."""
 
     def __init__(self, why: str, failure: str = "request") -> None:
-        """Say why, in words that are recorded (no half characters), and what became of the refinement (``Verdict``)."""
+        """Keep the reason, without lone surrogates since it is recorded, and the refinement's ``Verdict``."""
         super().__init__(why.encode(errors="replace").decode())
         self.failure = failure
 
 
 async def is_dead(server: ActorHandle) -> bool:
-    """Tell whether a server, or the engine behind it, is gone."""
+    """Return whether a server, or the engine behind it, has died."""
     try:
         return await asyncio.wait_for(server.__ray_call__.remote(engines.has_failed), PING_TIMEOUT_S)
     except (TimeoutError, RayError):
@@ -65,13 +69,13 @@ class RefinerClient:
     """verl's rollout server of each replica, by its address."""
     config: RefinerConfig
     method: str = "generate"
-    """The server's method: it asks the engine for pi_0."""
+    """The server's method that asks the engine for pi_0."""
     num_processes: int = 1
-    """Processes that hold a copy of this client and share MAX_REQUESTS_IN_FLIGHT."""
+    """The number of processes that hold a copy of this client and share MAX_REQUESTS_IN_FLIGHT."""
     caller: str = ""
-    """The name of this one: its requests' ids begin with it."""
+    """The name of this process, with which the ids of its requests begin."""
     by_source: "dict[str, RefinerClient]" = field(default_factory=dict)
-    """What asks for each data source of ``refiner.by_source`` in place of this client."""
+    """The clients that replace this one for data sources of ``refiner.by_source``."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[tuple[asyncio.AbstractEventLoop, int], asyncio.Semaphore] = field(default_factory=dict)
 
@@ -82,18 +86,19 @@ class RefinerClient:
 
     @property
     def addresses(self) -> set[str]:
-        """All servers, those of data sources too."""
+        """The addresses of all servers, including servers of data sources."""
         return set(self.servers).union(*(one.servers for one in self.by_source.values()))
 
     def shared(self, num_processes: int, caller: str = "") -> Self:
-        """Return the client for one of so many processes."""
+        """Return the client for one of ``num_processes`` processes."""
         by_source = {source: one.shared(num_processes, caller) for source, one in self.by_source.items()}
         return replace(self, num_processes=num_processes, caller=caller, by_source=by_source)
 
     def slot(self) -> asyncio.Semaphore:
-        """Return what to make a request in (``async with``): it waits while as many as are allowed are under way.
+        """Return the semaphore in which a request is made (``async with``); it waits while too many are in flight.
 
-        Without it a long queue in the engine would cost the last requests their time, and a dead replica all of them.
+        Without it, the last requests of a long queue in the engine would run out of time, and a dead replica would
+        lose all of them.
         """
         key = asyncio.get_running_loop(), self.config.samples  # clients of data sources share the dict, and may differ
         if key not in self._slots:
@@ -104,9 +109,9 @@ class RefinerClient:
     async def generate(
         self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Sequence[int] = (), num: int = 1
     ) -> list[list[int]]:
-        """Return the token ids of so many answers, which one request draws.
+        """Return the token ids of ``num`` answers, which one request draws.
 
-        Each has what ended it: EOS, a token of ``stop_ids``, or the stop string.
+        Each answer includes its end: EOS, a token of ``stop_ids``, or the stop string.
 
         Raises:
             RefinerRequestError: If no replica could answer.
@@ -149,7 +154,7 @@ class RefinerClient:
         return np.where(ids < num_ids, ids, 0), np.where(ids < num_ids, log_probs, np.float32(ABSENT))
 
     async def in_time(self, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
-        """Return what one of the two requests for log-probs brings; None if no replica answered in time."""
+        """Return the result of one of the two requests for log-probs; None if no replica answered in time."""
         try:
             async with self.slot():
                 return await asyncio.wait_for(ask(*arguments), self.config.request_timeout_s)
@@ -159,7 +164,7 @@ class RefinerClient:
     async def _of_prompt(
         self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str
     ) -> list[list[list[Any]]]:
-        """Return what verl's server says of each place of a response: its k likeliest tokens, or with 0 its own."""
+        """Return verl's log-probs at each place of a response, for the k likeliest tokens, or with k = 0 for its own."""
         # Greedy, as the refinements beside it: vLLM verifies speculative tokens differently where a batch also samples.
         # Without text: vLLM would decode each of k candidates at each place, in the thread that all requests share.
         params = {**SAMPLING, "max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}
@@ -171,7 +176,7 @@ class RefinerClient:
         return [said[name][places] for name in names]
 
     def abort_requests(self) -> None:
-        """End the requests of a dead process that had this client: they would be written to their last token."""
+        """End the requests of a dead process that had this client; otherwise they would be generated to their end."""
         for server in self.handles:
             server.__ray_call__.remote(engines.abort, self.caller)
 
@@ -200,15 +205,15 @@ class RefinerClient:
 
 
 class HostedRefiner(ABC):
-    """What a placement of the refiner has to offer the trainer."""
+    """The interface of a placement of the refiner for the trainer."""
 
     @abstractmethod
     def client(self) -> RefinerClient:
-        """Return a client of the servers that are there."""
+        """Return a client of the servers that are alive."""
 
     def wake_up(self) -> int:
-        """Make it ready, and return how many replicas had to be started again."""
+        """Make the refiner ready, and return the number of replicas that were restarted."""
         return 0
 
     def sleep(self) -> None:  # noqa: B027  # not all take turns
-        """Give its memory back, if it takes turns with others."""
+        """Release the refiner's memory, if it takes turns with other models."""

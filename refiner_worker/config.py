@@ -21,7 +21,7 @@ from refiner_worker.text.thoughts import Thoughts
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
 MAX_GPU_MEMORY_UTILIZATION = 0.95
-"""Share of a GPU's memory that engines which are awake at the same time may take together."""
+"""The largest share of a GPU's memory for all engines that are awake at the same time."""
 
 
 BY_SOURCE = (
@@ -38,9 +38,9 @@ BY_SOURCE = (
 )
 """Keys that may differ by data source."""
 OF_SERVERS = ("url", "served_model_name", "api_key_env", "extra_body")
-"""Keys of servers that a data source has for itself."""
+"""The keys of a data source's own servers."""
 ALIKE = "{} if nothing differs"
-"""What ``refiner.by_source`` has for such a source, in words."""
+"""The entry of ``refiner.by_source`` for a source without differences, in words."""
 
 
 def _marks(value: Any) -> Any:
@@ -52,7 +52,7 @@ def _marks(value: Any) -> Any:
 
 @dataclass(kw_only=True, config=BLOCK)
 class RefinerConfig:
-    """Who refines and how. A subclass is a placement, with the keys that only this one has."""
+    """The settings of the refiner. A subclass is a placement, with the keys that only this placement has."""
 
     has_replicas: ClassVar[bool] = False
     """Whether the run hosts replicas of the reference model."""
@@ -70,41 +70,42 @@ class RefinerConfig:
     template: str = "general"
     """Prompt template: a packaged one, by its name, or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
-    """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
+    """Texts that the refiner also reads, if the template shows them: ``feedback`` (the reward function's), ``sibling``
     (the group's best response), ``solution``."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, the response's own thought included. A refinement cut here fails."""
     thoughts: Annotated[Literal[False] | list[str] | None, PlainValidator(_marks)] = None
-    """What the model thinks between: its opening and closing mark. False: it does not think, and marks are text. Null:
-    as its chat template says."""
+    """The opening and the closing mark of a thought. False: the model does not think, and marks are text. Null: as in
+    the model's chat template."""
     thought_length: Positive | None = None
     """Longest thought of the refiner, in tokens. Null: as long as a refinement, or what the context leaves."""
     rewrites: Literal["answer", "response"] = "answer"
-    """What of a response with a thought is refined: its ``answer``, behind the same thought, or all (``response``)."""
+    """The part of a response with a thought that is refined: the ``answer``, after the same thought, or all
+    (``response``)."""
     reject_leaks: bool = True
-    """A refinement fails (``leak``) if it speaks of the refiner's prompt, the feedback, the reward or an earlier
-    answer, by a rule of thumb for English."""
+    """Whether a refinement fails (``leak``) if it mentions the refiner's prompt, the feedback, the reward or an earlier
+    answer, by a heuristic for English."""
     max_model_len: Positive | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Sampling temperature of the refiner, at most 2 as vLLM takes it; 0 is greedy."""
+    """Sampling temperature of the refiner, at most 2, as in vLLM; 0 is greedy."""
     samples: Positive = 1
-    """Refinements that one request draws. The one with the highest reward counts, of equal ones the nearest to the
-    response. Above 1 it needs a temperature above 0."""
+    """Number of refinements that one request draws. The one with the highest reward is used, at a tie the nearest to
+    the response. A number above 1 needs a temperature above 0."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     max_refinements_per_group: NotNegative | None = None
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
     only_unsolved: bool = False
-    """Refine only responses to a prompt that no response solves: none has ``skip_reward_at_least``."""
+    """Refine only the responses to prompts that no response solves: none reaches ``skip_reward_at_least``."""
     budget: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """At most this share of all generated tokens goes into refining, over a run. Responses like those whose refinements
-    were accepted lately go first. Not while streaming. Null: no limit."""
+    """The largest share of all tokens generated in a run that refinements may have. Responses similar to those whose
+    refinements were accepted lately are refined first. It does not work while streaming. Null: no limit."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
     by_source: dict[Annotated[str, Field(coerce_numbers_to_str=True)], dict[str, Any]] | None = None
-    """What differs by the row's ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. It names every source. Null:
-    nothing differs."""
+    """The keys that differ for each ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. Every source must be
+    named. Null: nothing differs."""
 
     sources: "dict[str, RefinerConfig]" = field(init=False, default_factory=dict, repr=False)
     """The settings of each data source that ``by_source`` names; ``read_refiner`` reads them."""
@@ -117,17 +118,17 @@ class RefinerConfig:
 
     @property
     def longest_thought(self) -> int:
-        """Tokens."""
+        """The largest number of tokens of a thought."""
         return self.thought_length or self.response_length
 
     @property
     def is_greedy(self) -> bool:
-        """Whether a prompt has one answer: the temperature that is sent is 0."""
+        """Whether a prompt has only one answer, because requests have temperature 0."""
         return self.temperature == 0
 
     @property
     def is_dedicated(self) -> bool:
-        """Whether the replicas have GPUs of their own."""
+        """Whether the replicas have their own GPUs."""
         return self.placement == "dedicated"
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
@@ -156,7 +157,7 @@ class RefinerConfig:
         return None
 
     def _wrong_with(self, one: "RefinerConfig", config: DictConfig, blocks: Any) -> str | None:
-        """Return what is wrong with the settings of a data source, if anything is."""
+        """Return what is wrong with the settings of a data source, or None."""
         if one.response_length > self.response_length:
             return (
                 f"response_length={one.response_length} is more than refiner.response_length={self.response_length}, "
@@ -170,7 +171,7 @@ class RefinerConfig:
             return str(error)
 
     def is_maximal(self, reward: float | None) -> bool:
-        """Tell whether a reward cannot improve."""
+        """Return whether a reward cannot improve."""
         if self.skip_reward_at_least is None or reward is None:
             return False
         return bool(np.float32(reward) >= np.float32(self.skip_reward_at_least))  # NaN is not
@@ -178,7 +179,7 @@ class RefinerConfig:
     def prompt(
         self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, thoughts: Thoughts | None, longest: int
     ) -> RefinerPrompt:
-        """Return what the refiner reads, of responses of so many tokens at most; arguments as there."""
+        """Return the prompt's renderer for responses of at most ``longest`` tokens; arguments as in RefinerPrompt."""
         most = {"feedback": MAX_FEEDBACK_TOKENS, "sibling": longest, "solution": self.response_length}
         limits: dict[str, int] = {name: most[name] for name in self.context}
         return RefinerPrompt(self.template_path(), tokenizer, chat_settings, limits, thoughts)
@@ -194,7 +195,7 @@ class RefinerConfig:
 
 @dataclass(kw_only=True, config=BLOCK)
 class Hosted(RefinerConfig):
-    """A placement with replicas of its own."""
+    """A placement with its own replicas."""
 
     has_replicas: ClassVar[bool] = True
 
@@ -290,7 +291,7 @@ class External(RefinerConfig):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether a prompt has one answer: ``extra_body`` overrides or removes the temperature that is sent."""
+        """Whether a prompt has only one answer; ``extra_body`` may override or remove the temperature."""
         return {"temperature": self.temperature, **(self.extra_body or {})}["temperature"] == 0
 
     def fault_of_url(self) -> str | None:

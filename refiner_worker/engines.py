@@ -1,4 +1,4 @@
-"""What the refiner needs of vLLM's engine behind verl's rollout servers. Needs neither torch nor verl.
+"""Functions on vLLM's engine behind verl's rollout servers. This module needs neither torch nor verl.
 
 Functions on a server run in its process, beside the event loop of its engine.
 """
@@ -13,17 +13,17 @@ import numpy as np
 Top = tuple[np.ndarray, np.ndarray]
 """The likeliest tokens at each place of a text, ids int32 and log-probs float32, (number of tokens, k) each."""
 ABSENT = -1e4
-"""Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
+"""The log-prob of an empty place in :data:`Top`: its probability is 0, and 0 times this number is 0."""
 ENGINE = "vllm"
 """The replicas' engine, by its name in verl's rollout block."""
 SAMPLES = "samples"
-"""Where a server's answer has the token ids of all that a request has drawn (``servers.py``)."""
+"""The field of a server's answer that holds the token ids of all samples (``servers.py``)."""
 TOKENIZER_KEY = "engine_kwargs.vllm.tokenizer"
-"""What names another tokenizer than the model's, in verl's rollout block."""
+"""The key in verl's rollout block that names another tokenizer than the model's."""
 
 
 def can_sleep(rollout: Mapping[str, Any]) -> bool:
-    """Tell whether an engine with verl's block of settings frees its memory while it waits.
+    """Return whether an engine with verl's block of settings frees its memory while it waits.
 
     verl's own config does not have ``enable_sleep_mode``: its class adds it, true, when a server starts.
     """

@@ -50,32 +50,34 @@ BUSY_STATUSES = (408, 409, 429)
 KEY_STATUSES = (401, 403, 407)
 """Statuses of a key that is wrong."""
 PROXY_STATUSES = (403, 407, 500, 502, 503, 504)
-"""Statuses with which a proxy answers in the place of a server that it does not reach, or may not."""
+"""Statuses of a proxy that cannot, or may not, reach the server."""
 
 
 KEEP_STOP: dict[str, dict[str, Any]] = {
     "vllm": {"include_stop_str_in_output": True},
     "sglang": {"no_stop_trim": True},
 }
-"""How a server is asked to keep the text at which it ends, by the owner that its list of models names. Others leave it
-out, and do not say whether they ended there."""
+"""The fields that ask a server to keep the stop text, by the owner in its list of models.
+
+Other servers leave the stop text out, and do not report whether they ended there.
+"""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Served:
-    """What a server is asked for."""
+    """The model and the fields in requests to a server."""
 
     model: str
     keep_stop: dict[str, Any] = field(default_factory=dict)
-    """An entry of KEEP_STOP; empty if it has none."""
+    """The server's entry of KEEP_STOP; empty if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ExternalClient(RefinerClient):
-    """Sends words to the server with the fewest of its requests in flight.
+    """A client that sends text to the server with the fewest of its requests in flight.
 
-    Picklable until its first request, as its parent. A server that is gone is taken out of this client; the next one,
-    of the next step, has it again if it answers then.
+    It can be pickled until its first request, like its parent class. A server that does not answer is taken out of this
+    client; the next step's client has it again if it answers then.
     """
 
     config: External
@@ -86,7 +88,7 @@ class ExternalClient(RefinerClient):
 
     @property
     def handles(self) -> list[ActorHandle]:
-        """None: no server is an actor of this run, and each gives up what nobody waits for any more."""
+        """An empty list: no server is an actor of this run, and servers cancel abandoned requests by themselves."""
         return []
 
     async def write(
@@ -206,7 +208,7 @@ async def sent(response: Any, bill: Any) -> bytes:
 
 
 class ExternalRefiner(HostedRefiner):
-    """Stands where a ``RefinerGroup`` stands, but hosts nothing."""
+    """A refiner with the interface of a ``RefinerGroup`` that hosts no model."""
 
     def __init__(self, refiner: External) -> None:
         self._refiner = refiner
@@ -217,7 +219,7 @@ class ExternalRefiner(HostedRefiner):
         return ExternalClient(servers=dict(self._servers), config=self._refiner)
 
     def wake_up(self) -> int:
-        """Ask every server whether it is there, as before every step; nothing can be started again."""
+        """Ask every server whether it answers, before every step; return 0, since no server can be restarted."""
         urls = self._refiner.url
 
         async def ask() -> list[Served | None]:
@@ -229,7 +231,7 @@ class ExternalRefiner(HostedRefiner):
         return 0
 
     async def _ask(self, url: str) -> Served | None:
-        """Return what a server is to be asked for; None if it does not answer."""
+        """Return the model and fields for requests to a server; None if it does not answer."""
         name, models = self._refiner.served_model_name, dict[str, str]()
         try:
             async with connect(url, self._refiner.api_key_env, PROBE_TIMEOUT_S) as server:
@@ -247,7 +249,7 @@ class ExternalRefiner(HostedRefiner):
 
 
 def fault(config: External) -> str | None:
-    """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
+    """Return one line about the first wrong URL, model or key; None if every server answers a short chat."""
     return next(filter(None, (asyncio.run(_fault(config, url)) for url in config.url)), None)
 
 
@@ -280,7 +282,7 @@ async def _wrong_with_answer(
     """Return what is wrong with a server's answer to a short chat, in one line; its models are added to the names.
 
     Raises:
-        Exception: What the server or the network brings, if that is no answer.
+        Exception: An error of the server or the network.
     """
     model = config.served_model_name
     try:
@@ -307,7 +309,7 @@ async def _wrong_with_answer(
 
 
 def on_the_way(url: str) -> str:
-    """Return which variables of the environment stand between this process and a server; nothing if none does.
+    """Return the environment variables that redirect requests to a server, such as a proxy's; empty if there are none.
 
     Their values are not shown: a proxy's may have a password.
     """
@@ -335,12 +337,12 @@ def may_help(error: Exception) -> bool:
 
 
 def is_down(error: openai.APIStatusError) -> bool:
-    """Whether a status says that nothing answers there now; 501 is of a server that has no list of models."""
+    """Return whether a status means that no server answers now; 501 comes from a server without a list of models."""
     return error.status_code >= 500 and error.status_code != 501
 
 
 def chat_body(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
-    """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
+    """Return the arguments of a chat request; a null in ``refiner.extra_body`` removes a field."""
     if config.samples > 1:
         more["n"] = config.samples
     body = {"max_tokens": max_new_tokens, "temperature": config.temperature, **more, **(config.extra_body or {})}
@@ -354,7 +356,7 @@ def read(said: bytes, bill: Any, config: External) -> list[Choice]:
     A content of several parts is their texts. vLLM calls a thought ``reasoning_content``, later ``reasoning``.
 
     Raises:
-        RefinerRequestError: If none is whole, or the key stands there, which would be recorded with it.
+        RefinerRequestError: If no answer is complete, or an answer holds the key, which would be recorded.
     """
     key = secret(config.api_key_env)
     if key and key.encode() in said:
@@ -384,7 +386,7 @@ def read(said: bytes, bill: Any, config: External) -> list[Choice]:
 
 
 def _written(choice: Any, key: str) -> Choice:
-    """Return what one choice of a server's answer holds, or why it is of no use."""
+    """Return the thought and text of one choice of a server's answer, or why it cannot be used."""
     try:
         message, reason = choice["message"], choice["finish_reason"]
         content, thought = message["content"] or "", message.get("reasoning_content") or message.get("reasoning")

@@ -1,18 +1,19 @@
-"""Whether a refinement speaks of what the policy never sees: the refiner's prompt, the reward, the earlier answer.
+"""A heuristic for leaks: does a refinement mention the refiner's prompt, the reward or the earlier answer?
 
-This is a rule of thumb for English: it misses leaks in other words, and flags an ordinary sentence now and then.
+The policy never sees these. The heuristic is for English: it misses leaks in other words, and flags some ordinary
+sentences.
 """
 
 import re
 
 RUN = 5
-"""Words in a row that are unlikely to be the same by chance."""
+"""The number of consecutive words that are unlikely to be the same by chance."""
 WORD = re.compile(r"[^\W_]+(?:[.'’][^\W_]+)*")
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 CLAUSE = re.compile(r"[,;:()<>|]")
 
 ATTEMPT = r"(?:answer|response|solution|reply|replies|attempt|program|code|version|submission)s?"
-"""Nouns for what the refiner was given to refine."""
+"""Nouns for the response that the refiner was given."""
 EARLIER = r"(?:above|previous|earlier|original|initial|prior|old|given|provided|submitted|your|my)"
 """Adjectives and possessives that say that an ATTEMPT was written before."""
 SCORE = r"(?:rewards?|scores?|scored|points?)"
@@ -51,16 +52,16 @@ REWARDED = re.compile(
     rf"\brewards? {SOME}NUMBER\b|\bNUMBER {SOME}rewards?\b|^{SCORE} NUMBER\b|\bthe score (?:was|is) NUMBER\b"
     rf"|\bNUMBER of \S+ {SCORE}\b|{GOT}NUMBER {SCORE}\b|{GOT}{SCORE} {SOME}NUMBER\b"
 )
-"""A sentence that tells the reward of a response, which NUMBER stands for."""
+"""A sentence that states the reward of a response; NUMBER stands for the reward."""
 
 
 def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
-    """Tell whether a refinement speaks of what stands in the refiner's prompt alone.
+    """Return whether a refinement mentions something that only the refiner's prompt holds.
 
-    It does if it has one of these, and ``given`` does not have the same:
+    This is so if the refinement has one of the following, and ``given`` does not have the same:
 
-    - RUN words in a row of the refiner's own prompt, which has the feedback,
-    - a sentence that tells the reward of the response (REWARDED),
+    - RUN consecutive words of the refiner's own prompt, which includes the feedback,
+    - a sentence that states the reward of the response (REWARDED),
     - a clause that finds fault with the response (JUDGES), or announces a correction (MENDS) that the task does not ask
       for.
 

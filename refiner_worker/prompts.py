@@ -24,7 +24,7 @@ GAP = " ... "
 
 
 class Chat:
-    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text."""
+    """The renderer of a user's turn to token ids, by the chat template; control tokens within the turn are text."""
 
     def __init__(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None) -> None:
         self.tokenizer, self._settings = tokenizer, dict(chat_settings or {})
@@ -32,7 +32,7 @@ class Chat:
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def encode(self, content: str, begin: str = "") -> Prompt:
-        """Return the prompt of one user's turn, and after it what the answer begins with."""
+        """Return the token ids of one user's turn, followed by ``begin``, with which the answer begins."""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._text(content) + begin)
         text = content.strip()  # as many chat templates do
@@ -44,7 +44,7 @@ class Chat:
         return [*self._ids(before), *self._ids(text, split_special_tokens=True), *self._ids(after + begin)]
 
     def shorten(self, text: str, limit: int) -> str:
-        """Return a text of at most so many tokens: its beginning and its end."""
+        """Return a text shortened to ``limit`` tokens: its beginning and its end."""
         most = limit * self._longest_token
         if len(text) > 2 * most:  # whatever it is, it is too long, and need not all be encoded
             text = text[:most] + text[len(text) - most :]
@@ -64,7 +64,7 @@ class Chat:
 
 
 def whole(messages: list[dict[str, Any]]) -> str:
-    """Return all of a chat that a response answers, s0: one message as it is, several with their roles, a line each."""
+    """Return the chat that a response answers, s0, as text: one message as it is, several with their roles."""
     if len(messages) == 1:
         return str(messages[0]["content"])
     return "\n".join(f"{message['role']}: {message['content'] or ''}" for message in messages)
@@ -119,7 +119,7 @@ class RefinerPrompt:
             raise ValueError(f"refiner.template: {path} does not show {{{{ response }}}}, which is to be refined")
 
     def encode(self, content: str) -> Prompt:
-        """Return the token ids of a refiner prompt with these words; control tokens that stand in them are text."""
+        """Return the token ids of a refiner prompt with this content; control tokens within the content are text."""
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 
     def content(
@@ -133,7 +133,7 @@ class RefinerPrompt:
     ) -> str:
         """Return one refiner prompt as the words of a user message, from s0, the response's answer and its reward.
 
-        With the response's thought the refiner is to write that again too; it is asked for both apart.
+        If ``thought`` is given, the refiner rewrites thought and answer, each between tags.
         """
         if thought is not None:
             response = f"Reasoning:\n{thought}\n\nAnswer:\n{response.strip()}"

@@ -1,7 +1,7 @@
-"""Renders Jinja2 templates in Jinja2's sandbox, in a process of its own whose time and memory are bounded.
+"""The renderer of Jinja2 templates in Jinja2's sandbox, in a separate process with bounded time and memory.
 
 The sandbox keeps a template from Python's own objects, so that it cannot run other code. It does not bound a loop, a
-power or a repeated text. Those end the process, which costs one prompt: the next one gets a new process.
+power or a repeated text. These end the process, which loses one prompt: the next prompt gets a new process.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CPU_S = 2.0
-"""Seconds of CPU time of one prompt. Packaged templates take less than a millisecond."""
+"""The largest CPU time of one prompt in seconds. Packaged templates take less than a millisecond."""
 MAX_MEMORY = 2 << 30
-"""Bytes of the process's address space."""
+"""The largest address space of the process in bytes."""
 MAX_CHARACTERS = 16 << 20
-"""Characters of one prompt: more than the context of any model."""
+"""The largest number of characters of one prompt, which is more than any model's context."""
 MAX_WORDS = 300
-"""Characters of an error's text."""
+"""The largest number of characters of an error's text."""
 
 
 class TemplateFailedError(ValueError):
-    """A template cannot be parsed or rendered. Its text is one line with the line of the template."""
+    """A template cannot be parsed or rendered. The text is one line that names the template's line."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,14 +45,14 @@ class BoundedTemplate:
         used: The variables that it uses.
 
     Raises:
-        TemplateFailedError: If it cannot be parsed.
+        TemplateFailedError: If the template cannot be parsed.
     """
 
     source: str
     used: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Parse it."""
+        """Parse the template."""
         object.__setattr__(self, "used", frozenset(_ask("used", self.source, {})))
 
     def render(self, **variables: Any) -> str:
@@ -74,10 +74,10 @@ class BoundedTemplate:
 
 
 class _Process:
-    """The process that renders for this one."""
+    """A process that renders templates for this process."""
 
     def __init__(self) -> None:
-        """Start it; it ends when this process does."""
+        """Start the renderer, which ends with this process."""
         self.owner = os.getpid()
         self.pipe, theirs = Pipe()
         variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # it needs no allocator
@@ -91,7 +91,7 @@ class _Process:
         theirs.close()
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """Return its reply; it is gone if that has an error and no process is left."""
+        """Return the renderer's reply; the renderer has ended if the reply has an error and no process is left."""
         try:
             self.pipe.send_bytes(request)
             reply: dict[str, Any] = json.loads(self.pipe.recv_bytes())
@@ -106,7 +106,7 @@ class _Process:
 
 _lock = threading.Lock()
 _processes: list[_Process] = []
-"""At most one, which all templates of this process share."""
+"""The renderer process, at most one, which all templates of this process share."""
 
 
 def _ask(what: str, source: str, variables: dict[str, Any]) -> Any:

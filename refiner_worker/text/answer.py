@@ -50,10 +50,11 @@ def parse_answer(
     text is part of the answer, unless it is CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the
     refiner wrote again is taken out; and so is any other special token.
 
-    Behind a thought (``behind``: the mark that closes it, maybe a fence that opens a program) the answer begins with
-    the white space ``before``, whose form is the response's. None: what of the response's it has itself.
+    ``behind`` is the text before the answer: the mark that closes its thought, and maybe a fence that opens a program.
+    ``before`` is the white space to put before the answer, copied from the response. None: keep the white space that
+    response and answer share.
 
-    Where ``may_think``, an answer that begins with ``<think>`` and does not close it is a thought that is cut.
+    If ``may_think``, an answer that begins with ``<think>`` and does not close it is a thought that was cut.
 
     Returns:
         The answer. It is failed if it is cut by the length limit or at a fence that opens its program, has a tag in it
@@ -107,7 +108,7 @@ def _without_open_tag(ids: list[int], tokenizer: Any) -> list[int]:
 
 
 def _holds_tag(text: str) -> bool:
-    """Tell whether a tag stands in a text, or the beginning of one at its end, as in ``The hare.</refi``."""
+    """Return whether a text holds a tag, or ends with the beginning of one, as in ``The hare.</refi``."""
     halves = (tag[:length] for tag in (OPEN_TAG, CLOSE_TAG) for length in range(len("</re"), len(tag)))
     return OPEN_TAG in text or CLOSE_TAG in text or text.endswith(tuple(halves))
 

@@ -85,7 +85,7 @@ class Thoughts:
 class Parts:
     """The parts of a response: the opening mark of its thought, the thought, the closing mark, the answer.
 
-    Example: of ``<think>a</think>b`` with a token for each mark and letter ``head`` has three tokens.
+    Example: with a token for each mark and letter, ``head`` of ``<think>a</think>b`` has three tokens.
     """
 
     head: list[int] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Parts:
     closing: str = ""
     """The closing mark. If the response ends within its thought, this is the mark that it lacks."""
     answer: str | None = None
-    """None if the response ends within its thought."""
+    """The answer as text; None if the response ends within its thought."""
 
 
 def read_thoughts(
