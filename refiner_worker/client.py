@@ -164,7 +164,7 @@ class RefinerClient:
     async def _of_prompt(
         self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str
     ) -> list[list[list[Any]]]:
-        """Return verl's log-probs at each place of a response, for the k likeliest tokens, or with k = 0 for its own."""
+        """Return verl's log-probs at each place of a response: for the k likeliest tokens, or for its own (k = 0)."""
         # Greedy, as the refinements beside it: vLLM verifies speculative tokens differently where a batch also samples.
         # Without text: vLLM would decode each of k candidates at each place, in the thread that all requests share.
         params = {**SAMPLING, "max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}

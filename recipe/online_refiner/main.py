@@ -38,16 +38,16 @@ OWN_KEYS: dict[str, Collection[Any]] = {
     "dry_run": (True, False, "reward"),
     "preload": (True, False),
 }
-"""What the keys of this command can be."""
+"""The possible values of this command's own keys."""
 GROUPS = ("experiment", "platform", "refinement", "control", "twin", "model_engine")
-"""Groups of which a config is composed."""
+"""The Hydra groups from which a config is composed."""
 WRITTEN_FOR = ("verl==0.9.1", "TransferQueue>=0.1.11")
 """Packages whose private parts this extension overrides and reads, as ``pip install`` takes them."""
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
 def main(config: DictConfig) -> None:
-    """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
+    """Run one training job; a user's mistake ends it with one line and exit code 2, before Ray starts."""
     _set_full_error(FULL_ERROR)
     says = functools.partial(last_words, config)
     try:
@@ -93,7 +93,7 @@ def _train_or_say_why(config: DictConfig, says: Callable[[str], str]) -> None:
 
 
 def _show(text: str) -> None:
-    """Print a text, of which a pipe's reader may want the beginning only (``| head -1``)."""
+    """Print a text to a pipe whose reader may stop early (``| head -1``)."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -246,7 +246,7 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path that holds in any working directory; a URL is left as it is."""
+    """Return the absolute form of a path; a URL is not changed."""
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 

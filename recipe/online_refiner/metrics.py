@@ -31,13 +31,18 @@ MOMENTS = {
 """Moments at which the memory of devices is read: whose engines they serve, and when."""
 
 EXTRA = "reward/extra/"
-"""Prefix of what a reward function says beside the reward: the mean of each number over the rollouts that have it. A
-name is left out if any of its values is no finite number."""
+"""The prefix of a reward function's other numbers, each as the mean over the rollouts that have it.
+
+A name is left out if any of its values is not a finite number.
+"""
 OF_SOURCES = ("refiner/improvement_ratio/", "refiner/failed_ratio/")
-"""Prefixes of what is told of each data source with ``refiner.by_source``: the share of its rollouts with an accepted
-refinement, and with a failed attempt. Rows that were lost with a refine worker are of no source."""
+"""The prefixes of metrics per data source with ``refiner.by_source``.
+
+They are the share of the source's rollouts with an accepted refinement, and with a failed attempt. Rows that were lost
+with a refine worker belong to no source.
+"""
 DISCARDED = "training/filter_groups/discarded_surplus_samples"
-"""verl's count of groups beyond the batch that it has thrown away, where DAPO's filter takes out others."""
+"""verl's count of surplus groups that it has thrown away because they exceed the batch, with DAPO's filter."""
 
 
 ROLLOUTS = "refiner/num_rollouts"
@@ -50,7 +55,7 @@ def one_each(state: StepState) -> float:
 
 
 def counted(name: str) -> Callable[[StepState], float]:
-    """Return what reads the count that stands beside a metric (``StepState.counts``), 0 where there is none."""
+    """Return a function that reads the count of values of a metric (``StepState.counts``); 0 if there is none."""
     return lambda state: state.counts.get(name, 0.0)
 
 
@@ -208,8 +213,8 @@ def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAIN
 
     ``own`` has the metrics of the run's constraint, by name (``Constraint.MEANING``).
 
-    A metric that some mini-batches lack is that of the others. A number of the reward function is left out if a
-    mini-batch has left it out, but not if none of the mini-batch's rollouts has it.
+    A metric that some mini-batches lack is averaged over those that have it. A number of the reward function is dropped
+    if a mini-batch has dropped it, but not if none of the mini-batch's rollouts has it.
     """
     combined = latency_metrics([pair for part in parts for pair in part.pairs.values()])
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
@@ -247,8 +252,8 @@ def reward_metrics(
 ) -> dict[str, float]:
     """Summarise the rewards of a step's rollouts, by their keys, and of groups that are not in the step.
 
-    ``filtered`` counts those that DAPO's filter took out, by the reward that all of a group's responses had, and
-    ``num_discarded`` those that verl threw away, as good as the step's own (:data:`DISCARDED`).
+    ``filtered`` counts the groups that DAPO's filter took out, by the reward that all responses of a group had, and
+    ``num_discarded`` the surplus groups that verl threw away (:data:`DISCARDED`).
     """
     by_group: dict[str, list[float]] = {}
     for key, reward in rewards.items():
@@ -266,14 +271,14 @@ def reward_metrics(
 
 
 def num_saying(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how many responses have each name that the reward function says beside the reward."""
+    """Return the number of responses that have each of the reward function's other fields, by name."""
     return dict(Counter(EXTRA + name for extras in said for name in extras))
 
 
 def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Average each number that the reward function says beside the reward, over the responses that have it.
+    """Average each of the reward function's other numbers over the responses that have it.
 
-    A name with any value that is no finite number is left out: a mean of the others would be of who knows which.
+    A name is left out if any of its values is not a finite number, since a mean of the others would be misleading.
 
     Example: ``extra_metrics([{"num_passed": 1}, {"num_passed": 2, "outcome": "pass"}])`` is
     ``{"reward/extra/num_passed": 1.5}``.
@@ -334,7 +339,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
 
 
 def latency_metrics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the percentiles of the latencies of requests that the refiner has answered; nothing if there are none."""
+    """Return the percentiles of the latencies of answered requests; empty if there are none."""
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
     return {name: float(np.percentile(latencies, q)) for name, q in PERCENTILES.items()} if latencies else {}
 
@@ -351,17 +356,17 @@ def source_metrics(state: StepState) -> dict[str, float]:
 
 
 def num_of_source(state: StepState, source: str) -> float:
-    """Return how many rollouts are of a data source."""
+    """Return the number of rollouts of a data source."""
     return sum(pair.source == source for pair in state.pairs.values())
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Return the mean; None if there is nothing."""
+    """Return the mean; None if there are no values."""
     return float(np.mean(values)) if values else None
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Return the share of a whole; None if there is none."""
+    """Return ``part / whole``; None if ``whole`` is 0."""
     return part / whole if whole else None
 
 
@@ -371,7 +376,7 @@ def known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
-    """Summarise what responses are charged for, and log pi_theta(a'), where it is due of all scored refinements."""
+    """Summarise the charges of responses and log pi_theta(a'); if ``is_due``, over all scored refinements."""
     pairs = list(state.pairs.values())
     measured_charges = [state.measured(row) for row in state.pairs]
     scored = [pair for pair in pairs if pair.nll is not None]

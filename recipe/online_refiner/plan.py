@@ -1,4 +1,4 @@
-"""What a run will do, known before Ray starts: sizes, placement, steps."""
+"""The plan of a run, made before Ray starts: sizes, placement, steps."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.thoughts import Thoughts, read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
-"""Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
+"""Estimators of verl that silently accept a group of one response, and return its reward as the advantage."""
 
 MODEL_KEY, REFINER_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "refiner.model_path", "critic.model.path"
 """Keys of the paths of a run's models."""
@@ -35,40 +35,40 @@ class Plan:
     least_model_len: int
     """The least context that holds a prompt and a response."""
     max_positions: int
-    """Tokens that the reference model can read."""
+    """The number of tokens that the reference model can read."""
     prompt: RefinerPrompt
-    """What the refiner reads; it knows how the models think."""
+    """The renderer of the refiner's prompts, which knows the marks of thoughts."""
     prompts: dict[str, RefinerPrompt]
-    """What it reads of each data source of ``refiner.by_source``."""
+    """The renderers of prompts for the data sources of ``refiner.by_source``."""
     in_place_tokens: int
-    """Tokens of the longest prompt and response that are scored in place; 0: none are."""
+    """The number of tokens of the longest prompt and response that are scored in place; 0: none are scored."""
     refiner_model: DictConfig
-    """verl's model block for its replicas."""
+    """verl's model block for the refiner's replicas."""
     refiner_rollout: DictConfig
-    """verl's rollout block for them."""
+    """verl's rollout block for the refiner's replicas."""
     replica_size: int
-    """GPUs of one."""
+    """The number of GPUs of one replica."""
     num_replicas: int
     refiner_gpus: int
-    """GPUs that they may take."""
+    """The number of GPUs that all replicas may take."""
     num_gpus: int
-    """Training GPUs."""
+    """The number of training GPUs."""
     model_configs: dict[str, Any]
     """Configs of the models that are trained or hosted, as verl changes them, by the keys of their paths."""
     policy_shape: shapes.Shape | None
     """The policy's size; None if its config does not tell it."""
     critic_shape: shapes.Shape | None
-    """None too if no critic is trained."""
+    """The critic's size; None if its config does not tell it, or no critic is trained."""
     refiner_shape: shapes.Shape | None
     gpu_memory: float | None
-    """Bytes of a GPU; None: not known."""
+    """The memory of a GPU in bytes; None: unknown."""
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
         return Footprint(config, blocks, self)
 
     def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
-        """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""
+        """Return the plan as text: placement, sizes, steps, and the most tokens that a step generates."""
         data, actor, trainer = config.data, config.actor_rollout_ref, config.trainer
         num_steps = trainer.total_training_steps
         if num_steps is None:
@@ -103,7 +103,7 @@ class Plan:
         return f"{text}\n\n{sizes}" if sizes else text
 
     def _describe_refiner(self, blocks: RefinementConfig) -> str:
-        """Return who refines, or only measures the KL; and in lines of their own what differs by data source."""
+        """Return who refines, or only measures the KL, and one line for each data source that differs."""
         if not blocks.hosts_refiner:
             return "none"
         refiner = blocks.refiner
@@ -117,7 +117,7 @@ class Plan:
         return "\n".join([common, *(f"{f'- {source}':<14} {_differs(refiner, source)}" for source in sources)])
 
     def _describe_thoughts(self, refiner: RefinerConfig) -> str:
-        """Return what becomes of the thoughts of response and refiner."""
+        """Return the treatment of the response's and the refiner's thoughts, in words."""
         if not self.prompt.thoughts:
             return "none, by the chat template; if the model thinks, set refiner.thoughts"
         opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
@@ -129,7 +129,7 @@ class Plan:
 
 
 def _differs(refiner: RefinerConfig, source: str) -> str:
-    """Return what differs for a data source, and where its rows are refined."""
+    """Return the settings that differ for a data source, and the place where its rows are refined."""
     own = (refiner.by_source or {})[source]
     said = [f"{name} {own[name]}" for name in BY_SOURCE if name in own] or ["nothing differs"]
     if (one := refiner.own_servers.get(source)) is None:
@@ -138,7 +138,7 @@ def _differs(refiner: RefinerConfig, source: str) -> str:
 
 
 def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
-    """Return what a reader of the plan should know of choices that are legal, one line each."""
+    """Return one line for each choice that is allowed, but that a reader of the plan should know about."""
     if blocks.refines:
         return [*_notes_on_training(config), *_notes_on_refining(config, blocks)]
     eta = config.constraint.eta
@@ -239,7 +239,7 @@ def make_plan(
 
 
 def _num_positions(found: Any) -> int:
-    """Return the tokens that a model can read, by its config or, of a multi-modal model, by that of its text part."""
+    """Return the number of tokens that a model can read, by its config or its text part's config."""
     own = getattr(found, "max_position_embeddings", None)
     return int(found.text_config.max_position_embeddings if own is None else own)
 

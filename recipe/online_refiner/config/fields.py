@@ -21,7 +21,7 @@ from refiner_worker.keys import BLOCK, NotNegative, from_key, read_keys
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
 class RecordsConfig:
-    """What is written of rollouts and refinements, for reports (``recipe/runs/files.py``)."""
+    """The records of rollouts and refinements, which reports read (``recipe/runs/files.py``)."""
 
     path: str = from_key("run_dir") + "/refinements"
     """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""
@@ -41,7 +41,7 @@ class RecordsConfig:
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
 class MeasureConfig:
-    """What is measured beside what a step needs."""
+    """The measurements in addition to what a step needs."""
 
     num_kl_rollouts: NotNegative | None = None
     """Responses per step, at most, on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
@@ -53,7 +53,7 @@ class MeasureConfig:
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
 class SizingConfig:
-    """The machine that a run is sized for: what ``dry_run=true`` says of memory (``docs/cluster.md``)."""
+    """The machine for which ``dry_run=true`` estimates memory (``docs/cluster.md``)."""
 
     gpu_memory_gib: PositiveNumber | None = None
     """Memory of a GPU in GiB, to refuse what cannot fit. Null: this machine's; without a GPU nothing is checked."""
@@ -64,7 +64,7 @@ BLOCKS: dict[str, type] = {
     "records": RecordsConfig,
     "sizing": SizingConfig,
 }
-"""The blocks of which there is one class. `refiner` has one for each placement, `constraint` one for each mode."""
+"""The blocks with a single class. `refiner` has a class for each placement, and `constraint` one for each mode."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class RefinementConfig:
     temperature: float
     """The temperature of rollouts, at which verl computes log-probs."""
     trains_lora: bool
-    """Whether the policy is an adapter, so that the actor without it is its first weights."""
+    """Whether the policy is an adapter, so that the actor without the adapter has the policy's first weights."""
 
     @property
     def refines(self) -> bool:
@@ -100,7 +100,7 @@ class RefinementConfig:
 
     @property
     def num_kl_rollouts(self) -> int:
-        """Responses a step, at most, on which the KL to the reference is measured: 0 where it cannot be measured."""
+        """The largest number of responses per step on which the KL to the reference is measured; 0 if it cannot be."""
         return self._num_kl_asked if self.fault_of_kl is None else 0
 
     @property
@@ -110,7 +110,7 @@ class RefinementConfig:
 
     @property
     def fault_of_kl(self) -> str | None:
-        """Why the KL to the reference cannot be measured, in one line; None if it can be, or nobody asks for it."""
+        """One line on why the KL to the reference cannot be measured; None if it can be, or is not wanted."""
         if self._num_kl_asked == 0 or self.has_reference_worker:
             return None
         key = f"measure.num_kl_rollouts={self._num_kl_asked}"
@@ -134,7 +134,7 @@ class RefinementConfig:
 
     @property
     def measures_kl_by_actor(self) -> bool:
-        """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
+        """Whether the KL is measured with the actor without its adapter: vLLM has no prompt log-probs with adapters."""
         return self.num_kl_rollouts > 0 and not self.has_reference_worker and not self.refiner.has_replicas
 
     @property

@@ -10,9 +10,9 @@ from recipe.preflight.rules import has_critic
 
 
 def micro_batch_group(engine: Mapping[str, Any]) -> int:
-    """Return what the number of a data-parallel rank's micro-batches has to be a multiple of, by verl's engine block.
+    """Return the number by which a data-parallel rank's micro-batches must be divisible, by verl's engine block.
 
-    Megatron's interleaved pipeline stages take micro-batches in groups, of as many as there are stages by default.
+    Megatron's interleaved pipeline stages take micro-batches in groups; by default a group has one per stage.
     """
     if (engine.get("virtual_pipeline_model_parallel_size") or 1) == 1:
         return 1
@@ -29,7 +29,7 @@ def layout(config: DictConfig) -> dict[str, int]:
 
 
 def refusal(config: DictConfig) -> str | None:
-    """Return one line if platform, optimizer or adapters are not the training engine's: Megatron's, or another."""
+    """Return one line if platform, optimizer or adapters do not fit the training engine, Megatron or another."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     rank = OmegaConf.select(model, "lora.rank", default=0)
     if line := _other_strategy(config):

@@ -17,7 +17,7 @@ UNREAD_KEYS = {
     ),
     **dict.fromkeys(("repetition_penalty", "ignore_eos"), "each request says 1.0 and false; drop it"),
 }
-"""Keys of verl's rollout block that say nothing to replicas, and what does."""
+"""Keys of verl's rollout block that replicas do not read, each with the key to set instead."""
 POLICY_ONLY_KEYS: dict[str, Any] = {
     "quantization": None,
     "quantization_config_file": None,
@@ -26,8 +26,10 @@ POLICY_ONLY_KEYS: dict[str, Any] = {
     "checkpoint_engine": {"backend": "naive"},
     "enable_rollout_routing_replay": False,
 }
-"""Keys of verl's rollout block that cannot hold for the refiner, with their unused values: verl quantizes the weights
-that a trainer sends; prefill engines and routes are for the policy alone."""
+"""Keys of verl's rollout block that do not apply to the refiner, with their unused values.
+
+verl quantizes the weights that a trainer sends; prefill engines and routes are for the policy only.
+"""
 MODEL_SHAPE_KEYS = ("hf_config_path", "override_config")
 MODEL_READING_KEYS = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
 
@@ -72,9 +74,9 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
 
 
 def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
-    """Return verl's model block for the replicas: read as the actor's model is.
+    """Return verl's model block for the replicas, which read the model as the actor does.
 
-    What the actor's block says of its model's config holds for another model only where that is the same.
+    The actor's overrides of its model's config apply only if the replicas have the same model.
     """
     actor = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True))
     names = MODEL_READING_KEYS + (MODEL_SHAPE_KEYS if refiner.model_path == actor.path else ())

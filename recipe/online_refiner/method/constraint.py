@@ -25,7 +25,7 @@ PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Mean(NamedTuple):
-    """A metric that is a mean. A step's value is the mean over all values that its mini-batches' means are over."""
+    """A metric that is a mean. A step's value is the mean over the values of all its mini-batches."""
 
     meaning: str
     over: str | Callable[[Any], float]
@@ -44,16 +44,16 @@ class Companion:
     """Whether a' is asked for at all."""
 
     def __init__(self, *, imitates_solved: bool = False) -> None:
-        """Say whether a response with the maximal reward is its own refinement."""
+        """Keep whether a response with the maximal reward is its own refinement."""
         self.imitates_solved = imitates_solved
 
     async def complete(
         self, reference: Reference, rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
     ) -> None:
-        """Ask pi_0 for more about one of a group's rollouts, once its a' is there, and add it to ``result``."""
+        """Ask pi_0 for more about one of a group's rollouts after its a' is known, and add it to ``result``."""
 
     def scored_tokens(self, prompt: int, response: int) -> int:
-        """Return the tokens of the longest text that pi_0 reads beside the refiner's prompts; 0: there is none."""
+        """Return the tokens of the longest text that pi_0 reads in addition to refiner prompts; 0: there is none."""
         return 0
 
 
@@ -66,11 +66,11 @@ class Constraint:
     asks_log_probs: ClassVar[bool] = False
     """Whether pi_0 is asked for log-probs of given tokens, which needs replicas."""
     DEFAULT_ETA: ClassVar[float] = 0.0
-    """What ``constraint.eta=null`` stands for."""
+    """The eta that ``constraint.eta=null`` stands for."""
     TRIED: ClassVar[tuple[float, float] | None] = None
     """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``); None: none was tried."""
     MEANING: ClassVar[Mapping[str, str | Mean]] = {}
-    """Metrics of this mode alone, and what they mean. A step's is the sum over its mini-batches, or a :class:`Mean`."""
+    """The meaning of this mode's own metrics. A step's value is the sum over its mini-batches, or a :class:`Mean`."""
 
     mode: str
 
@@ -78,12 +78,12 @@ class Constraint:
 
     @property
     def penalty(self) -> PenaltyPart | None:
-        """What responses are charged, in their rewards or advantages; None: nothing."""
+        """The penalty of responses, in their rewards or advantages; None: there is none."""
         return None
 
     @property
     def imitation(self) -> ImitationPart | None:
-        """How refinements are imitated in the actor's loss; None: they are not."""
+        """The imitation of refinements in the actor's loss; None: there is none."""
         return None
 
     # ---- the refine stage, in refine workers and in agent loop workers
@@ -91,13 +91,13 @@ class Constraint:
     def companion(
         self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Mapping[str, Any] | None, longest: int
     ) -> Companion:
-        """Return what a refine worker does for this mode beside asking for refinements.
+        """Return the work of a refine worker for this mode in addition to asking for refinements.
 
         Args:
             tokenizer: The policy's tokenizer.
-            thoughts: How the models think; None: they do not.
-            chat_settings: What the chat template is given beside messages (``data.apply_chat_template_kwargs``).
-            longest: No response or refinement has more tokens.
+            thoughts: The marks of the models' thoughts; None: they do not think.
+            chat_settings: The arguments of the chat template beside messages (``data.apply_chat_template_kwargs``).
+            longest: The largest number of tokens of a response or refinement.
 
         Raises:
             ValueError: If the mode does not go with them; the run ends before Ray starts.
@@ -113,14 +113,14 @@ class Constraint:
         return [NONE] * len(turn.ids)
 
     def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return what the mode's own columns hold of a row, by name, also in a row that has no refinement.
+        """Return the values of the mode's own columns for a row, by name, also if the row has no refinement.
 
         The queue drops a column that any row of a step lacks. Names begin with ``refine_``.
         """
         return {}
 
     def numbers(self, turn: Turn) -> dict[str, float]:
-        """Return what the mode has to know of a row later; the pair's tag carries it (``Pair.own``)."""
+        """Return the numbers of a row that the mode needs later; the pair's tag carries them (``Pair.own``)."""
         return {}
 
     # ---- the driver
@@ -152,7 +152,7 @@ class Constraint:
 
     @property
     def rescues(self) -> bool:
-        """Whether dead groups are kept; with eta = 0 nothing keeps what verl would not."""
+        """Whether dead groups are kept; with eta = 0, only the groups that verl keeps are kept."""
         return self.imitation is not None and self.imitation.rescue_dead_groups and self.first_eta > 0
 
 
@@ -179,11 +179,11 @@ class Weighted(Constraint):
 
     @property
     def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') has to be known before the update: an adaptive eta goes by it as well."""
+        """Whether log pi_theta(a') has to be known before the update; an adaptive eta needs it as well."""
         return self.is_adaptive or super().needs_log_probs
 
     def eta_refusal(self) -> str | None:
-        """Return one line if eta and its bound do not go together."""
+        """Return one line if eta and its bound do not fit together."""
         if self.is_adaptive and (self.delta is None or self.first_eta == 0):
             return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
         if self.delta is not None and not self.is_adaptive:
@@ -194,8 +194,8 @@ class Weighted(Constraint):
 def lets_through(verdict: Verdict, *, reward_gate: bool) -> bool:
     """Return whether a refinement acts on the policy: it is better, or the gate is off and it has a reward.
 
-    Without the gate a refinement that repeats the response acts as well: such a run asks what the gate is for, and to
-    leave out what is not better would be a part of the gate.
+    Without the gate, a refinement that repeats the response acts as well: such a run measures the effect of the gate,
+    and to leave out refinements that are not better would be a part of the gate.
     """
     return verdict.is_better or (not reward_gate and verdict.is_scored)
 
@@ -203,8 +203,8 @@ def lets_through(verdict: Verdict, *, reward_gate: bool) -> bool:
 def row_columns(constraint: Constraint, turn: Turn) -> dict[str, Column]:
     """Return all columns of a row that differ by the mode: the alignment's, the imitation's and the mode's own.
 
-    The alignment's is ``refine_counterparts``, (response length,): where the actor's pass over a' finds what Eq. 6
-    charges each token.
+    The alignment's column is ``refine_counterparts``, (response length,): the token of a' for whose log-prob Eq. 6
+    charges each token of the response.
     """
     pairs = [NONE] * turn.response_length
     if turn.is_charged:
@@ -214,7 +214,7 @@ def row_columns(constraint: Constraint, turn: Turn) -> dict[str, Column]:
 
 
 def refusal_of(constraint: Constraint, config: DictConfig, blocks: Blocks) -> str | None:
-    """Return one line if a constraint, one of its parts or its eta does not go with the rest of the config."""
+    """Return one line if a constraint, one of its parts or its eta does not fit the rest of the config."""
     line = constraint.refusal(config, blocks)
     if line is None and constraint.penalty is not None:
         line = constraint.penalty.refusal(constraint.mode, config)

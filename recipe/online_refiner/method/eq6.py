@@ -119,16 +119,16 @@ def charge(*, refine_log_probs: "Tensor", counterparts: "Tensor", response_mask:
 
 
 class PenaltyInputs(NamedTuple):
-    """What the penalty of B responses is made of."""
+    """The inputs of the penalty of B responses."""
 
     charged: "Tensor"
-    """(B, T) what each token is charged, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
+    """(B, T) the charge of each token, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
     cost: "Tensor"
-    """(B,) what each response pays as a whole: D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
+    """(B,) the amount that each response pays as a whole: D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
     turn: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten: "Tensor"
-    """(B, T) 1 on those of them that the refiner's answer was not begun with."""
+    """(B, T) 1 on the tokens in ``turn``, except the tokens with which the refiner's answer was begun."""
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
@@ -150,8 +150,8 @@ def penalty_inputs(
     Args:
         starts: (B,) the first position of each refined turn.
         num_kept: (B,) the number of tokens of each turn with which its a' was begun.
-        costs: (B,) what each response pays as a whole, in nats.
-        charged: (B, T) what each token is charged, in nats.
+        costs: (B,) the amount that each response pays as a whole, in nats.
+        charged: (B, T) the charge of each token, in nats.
         response_mask: (B, T) 1 on tokens that the policy wrote.
     """
     start, kept = response_mask.new_tensor(starts), response_mask.new_tensor(num_kept)

@@ -86,10 +86,10 @@ def uniform(turn: Turn) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImitationPart:
-    """An imitation."""
+    """The imitation of used refinements in the actor's loss."""
 
     normaliser: Normaliser
-    """What the sum of the tokens' losses is divided by (``constraint.sft_normaliser``)."""
+    """The divisor of the sum of the tokens' losses (``constraint.sft_normaliser``)."""
     rescue_dead_groups: bool
     """Whether groups of equal rewards are kept if a refinement improves on them."""
     weights: Callable[[Turn], list[float]] = uniform
@@ -103,7 +103,7 @@ class ImitationPart:
         return {"refine_weights": self.weights(turn) if turn.is_used else [0.0] * length}
 
     def settings(self, eta: float) -> dict[str, Any]:
-        """Return what the actor's loss gets beside the rows; nothing with eta = 0, which is verl's own loss."""
+        """Return the settings of the actor's loss; empty with eta = 0, which gives verl's own loss."""
         if eta <= 0:
             return {}
         own = {} if self.loss is None else {"refine_loss": self.loss}

@@ -105,10 +105,10 @@ class InPlace(Weighted):
     def companion(
         self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Mapping[str, Any] | None, longest: int
     ) -> Companion:
-        """Return what lets pi_0 score responses.
+        """Return the companion that lets pi_0 score responses.
 
         Raises:
-            ValueError: If the template does not exist, is broken, or shows nothing that there is.
+            ValueError: If the template does not exist, is broken, or shows nothing that is available.
         """
         prompt = InPlacePrompt(self.template_path(), tokenizer, chat_settings, longest)
         if self.reward_gate == "failed" and not prompt.uses & {"sibling", "solution"}:
@@ -179,10 +179,10 @@ class InPlaceSft(InPlace):
 
 
 class Teacher(Companion):
-    """Lets pi_0 score turns given the better answer."""
+    """A companion that lets pi_0 score turns after it has read the better answer."""
 
     def __init__(self, constraint: InPlace, prompt: InPlacePrompt) -> None:
-        """Take the constraint, and what renders pi_0's prompt c."""
+        """Keep the constraint, and the renderer of pi_0's prompt c."""
         super().__init__()
         self._gate, self._prompt = constraint.reward_gate, prompt
         is_shown = self._gate is False and "refined" in prompt.uses
@@ -211,7 +211,7 @@ class Teacher(Companion):
         result.in_place = await reference.log_probs(prompt_ids, rollout.turn_ids) or []
 
     def _is_open(self, result: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
-        """Return whether a response is constrained, from what became of its refinement."""
+        """Return whether a response is constrained, from its refinement's verdict."""
         if self._gate == "failed":
             return has_solved_sibling and not is_solved
         if self._gate:
@@ -219,7 +219,7 @@ class Teacher(Companion):
         return result.verdict.is_scored or not self.needs_refinement
 
     def _encode(self, reference: Reference, rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
-        """Return c as token ids; None if there is nothing that its template could show."""
+        """Return c as token ids; None if the template would have nothing to show."""
         # Without the gate a' may be the response itself, which pi_0 must not read: it would copy it.
         is_shown = result.verdict.is_scored and not result.is_repeated
         is_better = is_higher(sibling.reward, rollout.reward)

@@ -1,4 +1,4 @@
-"""The modes of ``constraint.mode``, and what reads the block ``constraint``.
+"""The modes of ``constraint.mode``, and the reader of the block ``constraint``.
 
 | mode, target | penalty | alignment | imitation | default eta |
 |---|---|---|---|---|
@@ -95,11 +95,11 @@ class Sft(Aligned):
         return ImitationPart(normaliser=self.sft_normaliser, rescue_dead_groups=self.rescue_dead_groups)
 
     def companion(self, tokenizer: Any, thoughts: Thoughts | None, chat_settings: Any, longest: int) -> Companion:
-        """Return what also imitates solved responses, if that is asked for."""
+        """Return a companion that also imitates solved responses, if ``imitate_solved`` is set."""
         return Companion(imitates_solved=self.imitate_solved)
 
     def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
-        """Return one line if nothing tells which responses are solved."""
+        """Return one line if no key defines which responses are solved."""
         if self.imitate_solved and blocks.refiner.skip_reward_at_least is None:
             return "constraint.imitate_solved=true: set refiner.skip_reward_at_least to the highest reward, such as 1"
         return None

@@ -1,7 +1,7 @@
-"""What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both.
+"""The input and output of the refine stage: a rollout, its refinement, and the numbers of both.
 
-What became of a refinement is its :class:`Verdict`: one that is cut by the length limit is ``truncated`` and failed, so
-nobody is charged for it and nobody imitates it.
+The outcome of a refinement is its :class:`Verdict`: a refinement that is cut by the length limit is ``truncated`` and
+failed, so it is neither charged nor imitated.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ Column = Sequence[int] | Sequence[float] | np.ndarray
 
 
 class Verdict(StrEnum):
-    """What became of a rollout's refinement."""
+    """The outcome of a rollout's refinement."""
 
     NONE = "none"
     """Not refined: the run has no refine stage, or nobody has refined this row yet."""
@@ -49,7 +49,7 @@ class Verdict(StrEnum):
     TRUNCATED = "truncated"
     """Failed: cut by the length limit, or where its end cannot be told (``parsing.py``)."""
     EMPTY = "empty"
-    """Failed: no text."""
+    """Failed: the refinement has no text."""
     ENCODING = "encoding"
     """Failed: a server's text that the policy's tokens cannot hold, such as the name of a control token."""
     LEAK = "leak"

@@ -1,6 +1,6 @@
-"""The penalty of a mode: what a response is charged, and how it pays in its rewards or advantages.
+"""The penalty of a mode: the charge of a response, and how its rewards or advantages pay for it.
 
-A mode has one penalty or none (``Constraint.penalty``). With a weight of 0 nobody pays, whatever the penalty is.
+A mode has one penalty or none (``Constraint.penalty``). With a weight of 0, no response pays.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,10 @@ CRITIC_FREE_ESTIMATORS = (
     "rloo",
     "rloo_vectorized",
 )
-"""Estimators of verl whose advantages are one number a response, or its return-to-go. A penalty that is added after
-them has the same meaning for all of them: A_t = A_group + the penalty's return-to-go."""
+"""Estimators of verl whose advantages are one number per response, or its return-to-go.
+
+A penalty added after them has the same meaning for all of them: A_t = A_group + the penalty's return-to-go.
+"""
 
 
 class PenaltyPart:

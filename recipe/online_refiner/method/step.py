@@ -38,7 +38,7 @@ class StepState:
     num_restarts: int = 0
     """Number of replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
-    """The rollouts by row, all but padding, with what is known of their refinements."""
+    """The pairs of all rollouts and their refinements, by row, without padding."""
     charges: dict[int, Charge] = field(default_factory=dict)
     """What each charged row is charged, by row; empty where the mode has no penalty. Who pays of them is said by
     :meth:`paying`."""
@@ -73,7 +73,7 @@ class StepState:
         return -(-per_step // self.num_parts)
 
     def measured(self, row: int) -> Charge:
-        """Return what a row is charged; where nobody pays D of Eq. 6, as far as the actor's pass has measured it."""
+        """Return a row's charge; if no row pays, D of Eq. 6 if the actor's pass has measured it."""
         pair = self.pairs[row]
         return self.charges.get(row, Charge(pair.divergence, pair.num_compared_tokens))
 

@@ -1,4 +1,4 @@
-"""The actor's FSDP engine, which leaves out what no loss reads: logits of prompts, and rows that fill a micro-batch.
+"""The actor's FSDP engine, which does not compute what no loss reads: logits of prompts, and padding rows.
 
 A prompt is often longer than its response, and a small model's vocabulary is a fifth of its weights. verl's engine
 computes logits of all tokens and drops those of the prompts.
@@ -19,7 +19,7 @@ from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
 
 
 def leave_out_what_no_loss_reads(engine: BaseEngine) -> None:
-    """Make an engine an :class:`ActorEngine` if it is verl's FSDP engine itself; other engines derive from that one.
+    """Make an engine an :class:`ActorEngine` if it is verl's FSDP engine itself, and not a subclass.
 
     verl's registry takes one class for each name of an engine.
     """
@@ -69,7 +69,7 @@ class ActorEngine(FSDPEngineWithLMHead):
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """Put what verl computes of these tokens back to where they are."""
+        """Put verl's outputs for these tokens back to the tokens' places."""
         places = output_args.get("places")
         if places is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
@@ -97,7 +97,7 @@ def takes_positions(module: torch.nn.Module) -> bool:
 
 
 def has_loss(data: TensorDict) -> Tensor:
-    """Return which rows have a token in a loss, (B,)."""
+    """Return a mask (B,) of the rows that have a token in a loss."""
     masks = [data[name] for name in ("loss_mask", "refine_loss_mask") if name in data]
     counts = [mask.to_padded_tensor(0).sum(-1) for mask in masks]
     return torch.stack(counts).sum(0) > 0

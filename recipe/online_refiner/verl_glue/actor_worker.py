@@ -1,4 +1,4 @@
-"""What the policy's workers do more than verl's: log pi_theta(a'), and its cross-entropy in the optimizer step."""
+"""The policy's workers, which also compute log pi_theta(a'), and its cross-entropy in the optimizer step."""
 
 from functools import partial
 
@@ -33,9 +33,9 @@ SCORED_COLUMNS = [
     "refine_start",
     "refine_counterparts",
 ]
-"""What :meth:`ActorWorker.compute_refine_log_prob` reads."""
+"""The columns that :meth:`ActorWorker.compute_refine_log_prob` reads."""
 IN_PLACE_COLUMNS = ["responses", "refine_start", "refine_in_place_prompt"]
-"""What :meth:`ActorWorker.compute_in_place_log_prob` reads."""
+"""The columns that :meth:`ActorWorker.compute_in_place_log_prob` reads."""
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:
@@ -69,7 +69,7 @@ def in_place_sequences(data: TensorDict) -> TensorDict:
 
 
 def sequences(before: list[torch.Tensor], answers: torch.Tensor, masks: torch.Tensor, settings: dict) -> TensorDict:
-    """Return what verl's engines read of B sequences, each a context and an answer, with the mask of the answers."""
+    """Return the input of verl's engines for B sequences of a context and an answer, with the answers' mask."""
     ids = [torch.cat(one) for one in zip(before, answers.unbind(), strict=True)]
     positions = [torch.arange(len(row), device=row.device) for row in ids]
     rows = [torch.cat([torch.zeros_like(one), mask]) for one, mask in zip(before, masks.unbind(), strict=True)]
@@ -78,7 +78,7 @@ def sequences(before: list[torch.Tensor], answers: torch.Tensor, masks: torch.Te
 
 
 def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return what :meth:`ActorWorker.compute_refine_log_prob` says of rows with known log pi_theta(a')."""
+    """Return the columns of :meth:`ActorWorker.compute_refine_log_prob` for rows with known log pi_theta(a')."""
     charged = charge(
         refine_log_probs=log_probs.to_padded_tensor(0.0).float(),
         counterparts=data["refine_counterparts"].cpu().to_padded_tensor(NONE),
@@ -95,17 +95,17 @@ def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Te
 
 
 def even_micro_batches(num_rows: int, *, size: int, group: int = 1) -> tuple[int, int]:
-    """Return into how many micro-batches some rows fall, and the rows of each: as few as can be, and alike.
+    """Return (number of micro-batches, rows in each): the fewest that fit, all of the same size.
 
-    A mini-batch that is one row too long has two halves then, and not a whole micro-batch of padding. None has more
-    than ``size`` rows, and their number is a multiple of ``group`` (:func:`micro_batch_group`).
+    So a mini-batch that is one row too long becomes two halves, and not a micro-batch of padding. A micro-batch has at
+    most ``size`` rows, and the number of micro-batches is a multiple of ``group`` (:func:`micro_batch_group`).
     """
     count = -(-num_rows // (size * group)) * group
     return count, -(-num_rows // count)
 
 
 def filled(data: TensorDict, micro_batches: MicroBatches) -> TensorDict:
-    """Return rows of an engine's input, the shortest of them again as often as they need to fill their micro-batches.
+    """Return rows of an engine's input, with the shortest ones repeated until they fill their micro-batches.
 
     verl's engines refuse a number that does not fill the last micro-batch (``prepare_micro_batches``).
     """
@@ -136,7 +136,7 @@ class MiniBatchWorker(TrainingWorker):
         return super().train_batch(data)
 
     def infer_batch(self, data: TensorDict) -> TensorDict | None:
-        """Compute what verl's does, of any number of rows."""
+        """Compute as verl's worker does, for any number of rows."""
         micro_batches = self._micro_batches(self.engine_config.infer_micro_batch_size_per_gpu)
         output = super().infer_batch(filled(data, micro_batches))
         if output is None or len(output) == len(data):
@@ -144,7 +144,7 @@ class MiniBatchWorker(TrainingWorker):
         return tu.index_select_tensor_dict(output, list(range(len(data))))
 
     def _micro_batches(self, size: int) -> MicroBatches:
-        """Return how rows are divided, at most so many in a micro-batch; dynamic ones have as many as fit."""
+        """Return how rows are divided, at most ``size`` in a micro-batch; dynamic micro-batches have as many as fit."""
         engine = self.engine_config
         return partial(even_micro_batches, size=1 if engine.use_dynamic_bsz else size, group=micro_batch_group(engine))
 

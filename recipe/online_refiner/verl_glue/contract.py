@@ -1,4 +1,4 @@
-"""What this extension counts on in verl beside what it imports: hooks, patched names, private names, attributes.
+"""The names of verl that this extension needs without importing them: hooks, patched and private names, attributes.
 
 A method of ours that verl no longer calls, because verl renamed it, fails silently: the run trains as if there were no
 constraint. So each start looks for these names in the installed verl, whatever its version (``faults_of_contract``).
@@ -18,14 +18,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One name that has to be there."""
+    """A name that must exist in an installed package."""
 
     path: str
     """Module and name: ``verl.trainer.ppo.v1.trainer_base:PPOTrainer.step``."""
     needed_by: str
-    """The module of ours that overrides, replaces, calls or reads it."""
+    """Our module that overrides, replaces, calls or reads the name."""
     parameters: tuple[str, ...] | None = None
-    """All names in order, without ``self``, where we override it or pass arguments; None: not looked at."""
+    """The parameters in order, without ``self``, if we override it or pass arguments; None: not checked."""
 
     @property
     def module(self) -> str:
@@ -262,7 +262,7 @@ HOOKS = [
     Hook(f"{ROWS}.fields", OF_ROWS),
     Hook(f"{ROWS}.extra_info", OF_TRAINER),
 ]
-"""All are there in the version that we extend."""
+"""The names, all of which exist in the version that this extension was written for."""
 
 
 TRIED = ("0.9.1",)

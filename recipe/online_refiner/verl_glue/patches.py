@@ -22,8 +22,8 @@ from recipe.rewarding.answers import awaited, checked_score
 from refiner_worker.client import RunEndedError
 
 POLL_S = 0.2
-"""Seconds between two looks at what the rollout has brought. With verl's 2 s a step would wait a second for nothing, on
-average."""
+"""The seconds between two looks for new rollouts; with verl's 2 s, a step would wait one second for nothing on average.
+"""
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
@@ -115,7 +115,7 @@ def end_if_most_fail(buffer: ReplayBuffer, num_wanted: int) -> ReplayBuffer:
 
 
 def forget_trained_rows(partition_id: str = "train") -> None:
-    """Take out of a restored queue what belongs to no prompt.
+    """Remove the rows of a restored queue that belong to no prompt.
 
     Reason: verl saves the queue before it clears the step's rows (``PPOTrainer.fit``), and nothing asks for them later:
     each resume would leave a step's rows, until the queue is full.

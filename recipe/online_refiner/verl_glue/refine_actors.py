@@ -44,15 +44,15 @@ from refiner_worker.text.turn_end import read_turn_end
 logger = logging.getLogger(__name__)
 
 NUM_EDIT_DISTANCES = 64
-"""About so many a step: one of two answers of 16k tokens takes 15 ms and more."""
+"""The approximate number of edit distances per step; one takes 15 ms and more for answers with 16k tokens."""
 NOT_MEDIA = {"mm_token_type_ids"}
-"""What a processor returns for text as well."""
+"""Fields that a processor returns for text as well."""
 
 
 class RefineWorker:
-    """Works on the rows that it is handed. Reads and writes wait on a thread: others run in the same loop meanwhile.
+    """A worker that processes the rows that it is given, with reads and writes in a thread beside its event loop.
 
-    Its name is that of its parts of the records.
+    Its name is part of the names of its records' files.
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
@@ -109,7 +109,7 @@ class RefineWorker:
         await asyncio.to_thread(self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at)
 
     def _refiner_of(self, rollout: Rollout, client: RefinerClient, max_model_len: int) -> Refiner:
-        """Return what refines a rollout: the common refiner, or that of its data source."""
+        """Return the refiner of a rollout: the common one, or its data source's."""
         if not self._sources:
             return self._refiner(client=client, max_model_len=max_model_len)
         if (source := str(rollout.request.get("data_source"))) not in self._sources:
@@ -157,10 +157,10 @@ class RefineWorker:
         )
 
     async def reward(self, rows: KVBatchMeta) -> list[str]:
-        """Reward the responses of some rows: what a reward model does that sleeps during the rollout.
+        """Reward the responses of some rows, for a reward model that sleeps during the rollout.
 
         Returns:
-            The keys of the rows that have no reward, as that raised an error.
+            The keys of the rows without a reward, because the reward raised an error.
         """
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         found = await asyncio.gather(
@@ -202,7 +202,7 @@ class RefineWorker:
 
 
 def is_drawn(rollout: Rollout, share: float) -> bool:
-    """Tell whether a rollout is among those that are measured: this share of them, by :func:`luck`."""
+    """Return whether a rollout belongs to the given share of rollouts that are measured, drawn by :func:`luck`."""
     return rollout.luck < share
 
 
@@ -287,7 +287,7 @@ class RefineWorkers:
     def reward(self, rows: KVBatchMeta, attempts: int = 2) -> list[str]:
         """Let the rewards of all rows be written, and return the keys of those whose reward raised an error.
 
-        A part whose worker dies is tried so many times.
+        A part whose worker dies is tried ``attempts`` times.
         """
         parts = queue.shards(rows, self._num_workers)
         answers = self._answers([w.reward.remote(part) for w, part in zip(self.start(), parts, strict=False)])
@@ -301,7 +301,7 @@ class RefineWorkers:
         return lost
 
     def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
-        """Return what the reward function said beside each reward, as numbers; reward workers read the texts."""
+        """Return the reward function's other numbers for each row; reward workers read the texts."""
         _, _, workers = self._arguments
         parts = [queue.rows_of(rows, range(n, len(rows), len(workers))) for n in range(min(len(workers), len(rows)))]
         answers = ray.get([worker.numbers.remote(part) for worker, part in zip(workers, parts, strict=False)])
@@ -337,7 +337,7 @@ class RefineWorkers:
         return found["shown"], found["tokens"]
 
     def _ask(self, method: str, rows: KVBatchMeta, client: RefinerClient, *more: Any) -> list[Any]:
-        """Return what a method of each worker answers for its part of the rows, whole groups together.
+        """Call a method of each worker for its part of the rows, whole groups together, and return the answers.
 
         Each has a client with its share of the requests in flight.
         """
@@ -349,7 +349,7 @@ class RefineWorkers:
         )
 
     def _answers(self, calls: list[Any], clients: Sequence[RefinerClient] = ()) -> list[Any]:
-        """Return the answer of each worker's call; None where it died: another one takes its place."""
+        """Return the answer of each worker's call; None if the worker died, which another one then replaces."""
         answers = []
         for index, call in enumerate(calls):
             try:
@@ -376,5 +376,5 @@ class RefineWorkers:
 
 
 def _last_line(error: RayError) -> str:
-    """Return what an error of another process comes to."""
+    """Return the last line of another process's error."""
     return str(error).strip().splitlines()[-1]

@@ -60,15 +60,17 @@ BY_AGENT_LOOP = {
 MAY_LACK = {"rm_scores", "data_source"}
 OF_RESPONSE = ("responses", "old_log_probs", "refine_charged", "refine_counterparts")
 OF_TOKENS = (*OF_RESPONSE, "refine_ids", "refine_log_probs", "refine_weights")
-"""What :func:`read_tokens` reads, as far as a row has it."""
+"""The columns that :func:`read_tokens` reads; a row may lack some."""
 BY_THIS_EXTENSION = ("refine_", "kl_ref_")
 MAX_DETAIL = 1000
-"""Characters of what a failed attempt wrote, as far as it is kept."""
+"""The largest number of characters that are kept of a failed attempt's text."""
 MAX_FEEDBACK = 1000
-"""Characters of a reward function's words that are recorded."""
+"""The largest number of characters that are recorded of a reward function's feedback."""
 TAG = "refined_pair"
-"""The tag of a row that has its :class:`Pair`, once it is refined. As one text: the queue's ``KVBatchMeta`` copies all
-parts of its tags whenever rows are chosen."""
+"""The tag of a refined row that holds its :class:`Pair`, as one text.
+
+It is one text because the queue's ``KVBatchMeta`` copies all parts of its tags whenever rows are chosen.
+"""
 
 
 OVER_BUDGET = "refine_over_budget"
@@ -99,7 +101,7 @@ def rows_without(batch: KVBatchMeta, lost: Collection[str]) -> KVBatchMeta:
 
 
 def shards(batch: KVBatchMeta, num_shards: int) -> list[KVBatchMeta]:
-    """Split a batch into at most so many parts of about equally many tokens; rollouts of one prompt stay together."""
+    """Split a batch into at most ``num_shards`` parts with about equally many tokens; groups stay together."""
     groups: dict[str, list[int]] = defaultdict(list)
     for index, key in enumerate(batch.keys):
         groups[group_of(key)].append(index)
@@ -131,7 +133,7 @@ def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
 
 
 def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]] | None = None) -> None:
-    """Write fields of all rows; the batch is not told."""
+    """Write fields of all rows, without a change to ``batch`` itself."""
     data = TensorDict(fields, batch_size=len(batch))
     tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data, tags=tags)
 
@@ -139,7 +141,7 @@ def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]]
 def write_column(batch: KVBatchMeta, name: str, values: torch.Tensor) -> None:
     """Write a right-padded column over the response tokens, (B, longest response), as a jagged field.
 
-    Some rows of a step may be written so.
+    It may be called for some rows of a step only.
     """
     lengths = [tag["response_len"] for tag in batch.tags]
     write(batch, {name: jagged([row[:length] for row, length in zip(values, lengths, strict=True)])})
@@ -198,14 +200,14 @@ def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
 
 
 def with_pair(tag: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """Return a row's tag with what is known of its pair."""
+    """Return a row's tag with its pair."""
     return {**tag, TAG: json.dumps({name: getattr(pair, name) for name in Pair.__dataclass_fields__})}
 
 
 def pair_of(tag: dict[str, Any]) -> Pair | None:
-    """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding.
+    """Return a row's pair, from its tag; None if the row is not refined yet, or is padding.
 
-    A tag of a checkpoint may be of another version of this extension: names that this one does not know are left out.
+    A checkpoint's tag may come from another version of this extension: names that this version lacks are ignored.
     """
     if TAG not in tag or tag.get("is_padding", False):
         return None
@@ -216,14 +218,14 @@ def pair_of(tag: dict[str, Any]) -> Pair | None:
 
 
 def read_tags(batch: KVBatchMeta, rows: list[int]) -> None:
-    """Let a batch have the tags of some rows as they are by now."""
+    """Update a batch with the current tags of some rows."""
     tags = tq.kv_list(batch.partition_id)[batch.partition_id]
     for row in rows:
         batch.tags[row] = tags[batch.keys[row]]
 
 
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
-    """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
+    """Read refined rows as records: the prompt, the turn, a', both rewards, and the verdict."""
     texts, tensors = ("raw_prompt", "extra_fields", "refine_detail"), ("prompts", "responses", "refine_ids")
     data = read(batch, *texts, *tensors)
     columns = [
@@ -324,7 +326,7 @@ def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: li
 
 
 def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
-    """Read the rollouts of some rows: what refining and rewarding them takes; where nothing is rewarded yet, 0."""
+    """Read the rollouts of some rows, with all that refining and rewarding needs; a missing reward is 0."""
     columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]
     data = read(batch, "prompts", "responses", "response_mask", "rm_scores", *columns)
     rewards = [row.sum().item() for row in data["rm_scores"].unbind()] if "rm_scores" in data else [0.0] * len(batch)
@@ -361,26 +363,26 @@ def read_rewards(batch: KVBatchMeta) -> list[float]:
 
 
 def read_sources(batch: KVBatchMeta) -> list[str | None]:
-    """Read the data source of every row; None where the data set does not say."""
+    """Read the data source of every row; None if the data set has none."""
     data = read(batch, "data_source")
     return list(map(str, objects(data["data_source"]))) if "data_source" in data else [None] * len(batch)
 
 
 def read_numbers(batch: KVBatchMeta) -> list[dict[str, float | None]]:
-    """Read what the reward function said beside each reward; None where that is no finite number."""
+    """Read the reward function's other fields for each row; None for values that are not finite numbers."""
     said = map(_said, objects(read(batch, "extra_fields")["extra_fields"]))
     return [{name: as_number(value) for name, value in of_row.items()} for of_row in said]
 
 
 def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what the reward function said beside the reward."""
+    """Return the reward function's fields other than the reward."""
     return extra_fields.get("reward_extra_info", {})
 
 
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``AgentLoopWorker._compute_score`` of verl sends to a reward worker beside token ids.
+    """Return the fields other than token ids that verl's ``AgentLoopWorker._compute_score`` sends to a reward worker.
 
-    The columns are the data set's. Of what the agent loop says the reward's own answer, which came later, is left out.
+    The columns are the data set's. The reward's own result, which the agent loop's fields have later, is left out.
     """
     loop = {name: value for name, value in extra_fields.items() if name != "reward_extra_info"}
     return {**columns, "__num_turns__": num_turns, "tool_extra_fields": loop}
@@ -402,7 +404,7 @@ def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
 
 
 def objects(column: Any) -> list[Any]:
-    """Return a column as a list of what was put there, whichever of its types the queue chose."""
+    """Return a column's values as a list, whichever type the queue chose for the column."""
     if isinstance(column, torch.Tensor):
         return list(column.unbind())
     return [value.data if isinstance(value, NonTensorData) else value for value in column]

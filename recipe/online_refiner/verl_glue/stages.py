@@ -166,7 +166,7 @@ class Stages:
     def score_with_actor(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Let the actor compute log pi_theta(a') of used refinements, or of all refinements in steps that measure it.
 
-        In mode ``sft`` the update's own forward pass computes it, and this is done where a metric or eta needs it only.
+        In mode ``sft``, the update's own forward pass computes it, so this is done only if a metric or eta needs it.
         """
         constraint = self._blocks.constraint
         every = self._blocks.measure.cross_entropy_all_every

@@ -31,12 +31,12 @@ class Group:
 
     num_sessions: int
     missing: set[int]
-    """Sessions that are neither in the queue nor lost."""
+    """The numbers of the sessions that are neither in the queue nor lost."""
     outputs: dict[str, AgentLoopOutput] = field(default_factory=dict)
-    """What is in the queue, by key."""
+    """The outputs that are in the queue, by key."""
 
     def is_evicted_by(self, metric: str | None) -> bool:
-        """Tell whether DAPO's filter will evict this group (``ReplayBuffer._dapo_filtered_keys`` of verl)."""
+        """Return whether DAPO's filter will evict this group (``ReplayBuffer._dapo_filtered_keys`` of verl)."""
         if metric is None or len(self.outputs) < max(2, self.num_sessions):  # it keeps what has lost a session
             return False
         values = [
@@ -46,7 +46,7 @@ class Group:
         return float(np.std([float(value) for value in values])) == 0.0
 
     def rows(self) -> KVBatchMeta:
-        """Return its rows, with the tags that a refine worker reads."""
+        """Return the group's rows, with the tags that a refine worker reads."""
         lengths = [(len(one.prompt_ids), len(one.response_ids)) for one in self.outputs.values()]
         tags = [{"seq_len": prompt + response, "response_len": response} for prompt, response in lengths]
         return KVBatchMeta(keys=list(self.outputs), tags=tags, partition_id="train")
@@ -56,7 +56,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
     """verl's agent loop worker, which also refines."""
 
     def __init__(self, config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        """Start; :meth:`set_refiner` comes before the first training batch."""
+        """Start the worker; :meth:`set_refiner` must be called before the first training batch."""
         super().__init__(config, *args, **kwargs)
         filter_groups = config.algorithm.filter_groups
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
@@ -92,7 +92,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         self.groups[kwargs["uid"]].outputs |= {f"{name}_{index}": one for index, one in enumerate(outputs)}
 
     async def _refine(self, group: Group) -> None:
-        """Refine a complete group; where that fails its rows stay as they are, and the trainer's own stage does it."""
+        """Refine a complete group; if that fails, its rows are unchanged, and the trainer's own stage refines them."""
         try:
             if self.rescues or not group.is_evicted_by(self.filter_metric):
                 await self.refine_worker.refine(group.rows(), *self.refiner)

@@ -22,9 +22,9 @@ from recipe.runs.lock import TRAINER, lock_folders
 from refiner_worker.client import RunEndedError
 
 MAX_ORPHAN_S = 60.0
-"""Seconds that Ray may take to end the processes of a run whose command was killed."""
+"""The seconds that Ray may take to end the processes of a run whose command was killed."""
 ACTOR_IS_THERE = "actor and ref model engine initialized"
-"""The line of verl's log after which it starts the rollout's engine: between two hooks of ours nothing else says so."""
+"""The line of verl's log after which it starts the rollout's engine; no hook of ours is called at that time."""
 
 
 class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync, RefinedLogProbs):

@@ -67,7 +67,7 @@ class RefinedLogProbs(PPOTrainer):
     run_dir: RunDir
 
     def _begin(self, stage: str) -> None:
-        """Say which stage of the step begins."""
+        """Record which stage of the step begins."""
         self.run_dir.write_stage(stage, self.global_steps, self.total_training_steps)
 
     @contextlib.contextmanager
@@ -105,10 +105,10 @@ class RefinedLogProbs(PPOTrainer):
 
 
 class OnlineRefinerTrainer(PPOTrainer):
-    """What this extension adds to any of verl's V1 trainers; ``task_runner.py`` names them."""
+    """A mixin that adds the refine stage to any of verl's V1 trainers; ``task_runner.py`` names the results."""
 
     filtered: Mapping[float, int] = MappingProxyType({})
-    """What DAPO's filter took out before the first mini-batch was waited for (``StepState.filtered``)."""
+    """The groups that DAPO's filter took out before the wait for the first mini-batch (``StepState.filtered``)."""
 
     def __init__(self, config: DictConfig) -> None:
         self.blocks = read_blocks(config)
@@ -122,7 +122,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.stages: Stages
         self.agent_loop_manager: AgentLoopManager | None = None
         self.saved: dict[str, Any] = {}
-        """Metrics of the last step that was saved, which verl validates after saving."""
+        """The metrics of the last saved step, which verl validates after saving."""
         # Of the step that is under way.
         self.parts: list[StepState] = []
         self.state = StepState()
@@ -172,14 +172,14 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.run_dir.write_stage("giving the policy's weights to its engine")
 
     def _wake_refiner(self) -> int:
-        """Wake the refiner and return how many of its replicas had to be started again."""
+        """Wake the refiner and return the number of replicas that were restarted."""
         num_restarts = self.group.wake_up()
         if num_restarts:
             self._tell_prometheus()
         return num_restarts
 
     def _tell_prometheus(self) -> None:
-        """Let Prometheus read the refiner's servers beside the rollout's, of which verl has told it."""
+        """Add the refiner's servers to the addresses that Prometheus reads; verl has added the rollout's."""
         rollout = self.config.actor_rollout_ref.rollout
         if rollout.prometheus.enable and self.blocks.refiner.has_replicas:
             managers = [self.llm_server_manager, getattr(self, "standalone_server_manager", None)]
@@ -292,7 +292,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         return batch
 
     def _use_refiner(self, batch: KVBatchMeta) -> None:
-        """Do all that pi_0 does in a step; it is awake once."""
+        """Do all work of pi_0 in a step, so that it is woken once."""
         state, ours = self.state, dict[str, float]()
         with marked_timer("refine", ours):
             state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self._wake_refiner()
@@ -389,7 +389,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
 
 def _unreadable(checkpoint: Path, error: Exception) -> str:
-    """Return one line on a checkpoint that cannot be read, and which other one there is."""
+    """Return one line about a checkpoint that cannot be read, with the name of the checkpoint before it."""
     before = checkpoint_before(checkpoint)
     what = (
         f"to go on from the one before it, add trainer.resume_mode=resume_path trainer.resume_from_path={before}"

@@ -1,11 +1,11 @@
-"""A run never waits for ever: who looks after the processes that a step waits for, and how a death ends the run.
+"""The watch over the processes that a step waits for, so that a death ends the run instead of blocking it.
 
 verl itself watches few of them. A call to a dead Ray actor raises. A call to one that waits for a dead one never
 returns: to a rank in a collective operation, a sender of weights to an engine, a replay buffer that waits for an agent
 loop's rows. So training runs in a thread, and this one looks around meanwhile.
 
-What can be lost without harm is not here: refine workers (``refine_actors.py``) and replicas of the refiner
-(``verl_glue/hosting/group.py``) are replaced.
+Processes that can be lost without harm are not watched here: refine workers (``refine_actors.py``) and replicas of the
+refiner (``verl_glue/hosting/group.py``) are replaced.
 """
 
 import logging
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 ASK_EVERY_S = 10.0
 LAST_LOOK_S = 15.0
-"""After training has failed: so many seconds to find a death that caused it."""
+"""The seconds in which a death that caused a failure of the training is searched."""
 MIN_SHARE_OF_ROLLOUTS = 0.5
-"""A step with fewer of its rollouts is not trained on."""
+"""The least share of a step's rollouts with which the step is trained."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +44,13 @@ class Part:
     name: str
     actor: ActorHandle
     has_failed: Callable[[Any], bool] | None = None
-    """Tells of a server whether its engine, a process of its own, is gone."""
+    """A function that returns whether a server's engine, a separate process, has died."""
     call: Any = None
-    """A question that is not answered yet. It waits after the actor's work, and fails at once when the actor dies."""
+    """The open question to the actor, which waits for the actor's work and fails at once if the actor dies."""
     _ask_at: float = 0.0
 
     def ask(self) -> None:
-        """Ask it something, unless that is so."""
+        """Ask the actor a question, unless one is open."""
         if self.call is None:
             self._ask_at = time.monotonic() + ASK_EVERY_S
             asks_engine = self.has_failed is not None
@@ -59,7 +59,7 @@ class Part:
             )
 
     def death(self) -> str | None:
-        """Look at the answer, without waiting, or ask again; return what has died, in words."""
+        """Look at the answer without waiting, or ask again; return what has died, in words, or None."""
         if self.call is None and time.monotonic() > self._ask_at:
             self.ask()
         if self.call is None or not ray.wait([self.call], timeout=0)[0]:
@@ -108,7 +108,7 @@ def _look(parts: Sequence[Part], cause: Exception | None = None) -> None:
 
 
 def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> list[Part]:
-    """Return whom a step of any of verl's V1 trainers waits for."""
+    """Return the processes that a step of any of verl's V1 trainers waits for."""
     actors = [(f"agent loop worker {n}", worker) for n, worker in enumerate(agent_loop_workers)]
     rewards = trainer.reward_loop_manager.reward_loop_workers
     actors += [(f"reward worker {n}", worker) for n, worker in enumerate(rewards)]
@@ -140,7 +140,7 @@ def refuse_too_few(num_rollouts: int, num_wanted: int, step: int) -> None:
     """End a run whose rollouts fail.
 
     Raises:
-        RunEndedError: If too few of a step's rollouts are there.
+        RunEndedError: If a step has too few of its rollouts.
     """
     if num_rollouts < MIN_SHARE_OF_ROLLOUTS * num_wanted:
         raise RunEndedError(

@@ -29,9 +29,9 @@ from refiner_worker.engines import can_sleep
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 3
-"""Restarts of a replica, at most; one that dies more often stays out of the run."""
+"""The largest number of restarts per replica; a replica that dies more often is left out."""
 RESTART_TIMEOUT_S = 900.0
-"""Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
+"""The seconds that a dead replica may take to restart, since the GPUs of a lost node may never come back."""
 
 
 class RefinerGroup(HostedRefiner):
@@ -138,7 +138,7 @@ class RefinerGroup(HostedRefiner):
             ray.kill(actor)
 
     def _restart(self, rank: int) -> str | None:
-        """Start a replica again; return why that failed: the run then goes on with the others."""
+        """Restart a replica; return None, or the reason of a failure, after which the run continues with the others."""
         self._num_deaths[rank] += 1
         if self._num_deaths[rank] > MAX_DEATHS:
             why = f"it died {MAX_DEATHS} times before"

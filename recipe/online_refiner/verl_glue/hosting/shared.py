@@ -30,7 +30,7 @@ class SharedServer(SamplingServer):
         return super().lora_as_adapter and not _asks_base_model.get()
 
     async def generate_without_adapter(self, **request: Any) -> Any:
-        """Do what ``generate`` does, by the base model."""
+        """Generate with the base model, as ``generate`` does with the adapter."""
         _asks_base_model.set(True)
         return await self.generate(**request)
 
@@ -49,7 +49,7 @@ def register() -> None:
 
 
 class SharedRefiner(HostedRefiner):
-    """Stands where a ``RefinerGroup`` stands, but owns nothing: verl runs the servers."""
+    """A refiner with the interface of a ``RefinerGroup`` that owns no servers: verl runs them."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
         servers = {replica.server_address: replica.server_handle for replica in replicas}

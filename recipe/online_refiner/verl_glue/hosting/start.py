@@ -1,4 +1,4 @@
-"""Where pi_0 lives: the replicas that a run starts, and when it starts them."""
+"""The start of the refiner: which replicas a run starts, and when."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
