@@ -12,7 +12,7 @@ from experiments.refiners import chains
 Line = Mapping[str, Any]
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "sources"
 ANSWERS, DRAWS = "answers.jsonl", "draws.jsonl"
-"""A line of the first is a problem with its answers; one of the second is a block of problems in one way."""
+"""The answers' file (one problem per line), and the draws' file (one block of problems per line)."""
 PROBLEM_SEED, NUM_STEPS = 3, 3
 NUM_PROBLEMS, NUM_UNSOLVED, AT_ONCE = 800, 300, 16
 NUM_ANSWERS, NUM_DRAWS, MAX_TOKENS, MAX_MODEL_LEN = 4, 4, 192, 2048

@@ -53,5 +53,5 @@ class Reward:
         return {"reward_score": 1.0}
 
     async def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
-        """Say nothing beside the rewards."""
+        """Return no numbers beside the rewards."""
         return [{} for _ in rows.keys]

@@ -45,7 +45,7 @@ def save_step(folder: Path, step: int, **settings: Any) -> Path:
 
 
 def wrong(config: DictConfig) -> str | None:
-    """Return the line of the rule alone, without that of any other: all rules together take most of a second."""
+    """Return the line of this rule alone, since all rules together take most of a second."""
     return checkpoint_can_be_resumed(PlannedRun(config=config, blocks=None))
 
 

@@ -85,8 +85,10 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     ),
     "a number from 0 to 1": (lambda value: 0 <= value <= 1, ["algorithm.gamma", "algorithm.lam"]),
 }
-"""What keys of verl can be, and those of critic and refiner of the same name. A learning rate of 0 is a control; a
-temperature of 0 divides log-probs by it."""
+"""The possible values of verl's keys, which also hold for the same keys of critic and refiner.
+
+A learning rate of 0 is a control; with a temperature of 0, log-probs would be divided by 0.
+"""
 
 
 @rule("numbers")

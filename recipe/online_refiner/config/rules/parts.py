@@ -1,4 +1,4 @@
-"""Requirements of the training engine, of the refiner and of the constraint."""
+"""Rules on the needs of the training engine, the refiner and the constraint."""
 
 from recipe.online_refiner.config import megatron
 from recipe.online_refiner.method.constraint import refusal_of

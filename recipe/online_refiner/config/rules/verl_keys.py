@@ -13,7 +13,7 @@ FOLDERS = (
     "trainer.resume_from_path",
     "global_profiler.save_path",
 )
-"""Folders that verl or this extension makes or reads by the operating system."""
+"""The keys of folders that verl or this extension makes or reads by the operating system."""
 
 
 @rule("paths")
@@ -67,7 +67,7 @@ UNREAD = {
     "critic.grad_clip": (1.0, "critic.optim.clip_grad"),
     "critic.ulysses_sequence_parallel_size": (1, "critic.fsdp.ulysses_sequence_parallel_size"),
 }
-"""Such keys with their defaults, and the keys that are read."""
+"""The keys that verl does not read, with their defaults and the keys that verl reads instead."""
 
 
 @rule("config")
