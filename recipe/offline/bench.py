@@ -191,7 +191,7 @@ class Bench:
                     ids = await self._write(prompt_ids)
                 else:
                     said = f"the prompt of row {group} has {len(prompt_ids)} tokens"
-                    raise ValueError(f"{said}; set --max-model-len above it, now {self.max_model_len}")
+                    raise ValueError(f"{said}; raise --max-model-len (now {self.max_model_len})")
                 rollout = Rollout(key=key, **common, response_ids=ids, reward=0.0)
                 said = await self._reward(rollout, ids)
             except RunEndedError:
