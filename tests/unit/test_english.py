@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = sorted(path for path in (ROOT / "recipe").glob("[a-z]*") if path.is_dir() and path.name != "online_refiner")
-FOLDERS = ("reward", "experiments", "examples", "scripts", "tests", *(f"recipe/{path.name}" for path in PARTS))
-FOLDERS += ("recipe/online_refiner/method", "recipe/online_refiner/refine")
+FOLDERS = ("recipe", "refiner_worker", "reward", "experiments", "examples", "scripts", "tests")
 FRAGMENT = re.compile(r"(Of|By|As|That|Those|In|With|On|To) ")
 TWICE = re.compile(r"\bof\b[^.]*\bof\b[^.]*\bof\b|\bthat\b[^.]*\bthat\b[^.]*\bthat\b")
 IDIOM = re.compile(r"\b(betters|bettered|mends?|mended|told from|tells? [^.]* from|likewise|things?)\b", re.IGNORECASE)

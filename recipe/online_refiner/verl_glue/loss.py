@@ -37,7 +37,7 @@ Loss = tuple[Tensor, dict[str, Any]]
 Seen = tuple[Tensor, Tensor, Tensor]
 """The log-probs of a micro-batch of B rows: jagged ``refine_shown`` and ``refine_loss_mask``, log-probs (B, T)."""
 MicroBatches = Callable[[int], tuple[int, int]]
-"""A function from a number of rows to the number of micro-batches and the number of rows in each."""
+"""A function from a number of rows to the number of micro-batches and the rows in each."""
 ONLY_RESPONSES = "only_responses"
 """The setting of a batch that asks for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")

@@ -205,7 +205,7 @@ def test_ranks_that_are_missing(config: DictConfig, tmp_path: Path) -> None:
 
 def test_a_critic_has_its_state_too(config: DictConfig, saved: Path) -> None:
     config.algorithm.adv_estimator, config.critic.ppo_micro_batch_size_per_gpu = "gae", 2
-    assert "global_step_6: no critic in it" in (wrong(config) or "")
+    assert "global_step_6 has no folder critic" in (wrong(config) or "")
     save_ranks(saved / "global_step_6" / "critic")
     assert wrong(config) is None
     cut(saved / "global_step_6" / "critic" / "optim_world_size_1_rank_0.pt")
