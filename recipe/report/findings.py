@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,8 @@ from statistics import fmean, variance
 import pandas
 
 from recipe.online_refiner.method.pairs import FAILURES, Verdict
-from recipe.report.reading import Arm
+from recipe.report.reading import Arm, Run
+from recipe.runs.starts import control_command
 
 ENDS = 0.2
 """The share of a run's steps that counts as its first steps, and as its last steps."""
@@ -79,6 +81,36 @@ LEVELS = ("act", "note", "good")
 """The levels of a finding: something should change; something should be looked at; all is well."""
 
 
+MEANINGS = {
+    "Does the refiner help?": "The last fifth of the steps of runs with a refiner, compared with that of runs without "
+    "one: validation if the runs have it, else the training reward. With five runs or more of each, a difference "
+    "counts if it is above two standard errors.",
+    "Reward": "The mean reward of the first and of the last fifth of the steps. A change counts from 20 steps on, if "
+    "it is above two standard errors, which are estimated from neighbouring steps.",
+    "Does refining beat answering again?": "Each refinement is compared with the other responses to the same prompt, "
+    "as if each of them were a second sample. A difference counts from 20 prompts on, if it is above two standard "
+    "errors; responses to one prompt count as one observation.",
+    "Accepted refinements": "The share of responses whose refinement has a higher reward. Below 10 % of the attempts "
+    "most of the refiner's work is lost; if more than half of the refinements repeat the response, the refiner does "
+    "not see what is wrong. Both limits are rules of thumb.",
+    "Dead groups": "Prompts for which all responses have the same reward: their advantages are 0. Above 50 %, less "
+    "than half of the groups teach the policy anything. The limit is a rule of thumb.",
+    "Cut responses": "Responses as long as data.max_response_length. The limit of 20 % is a rule of thumb.",
+    "Cut refinements": "Refinements that end at refiner.response_length, or without a clear end. The limit of 20 % is "
+    "a rule of thumb.",
+    "Cut thoughts": "Refinements that end within the refiner's thought. The limit of 5 % is a rule of thumb.",
+    "Leaks": "Refinements that mention the earlier answer, its score or the feedback, which the policy never sees. The "
+    "limit of 5 % is a rule of thumb.",
+    "Failed": "Attempts that gave no refinement for one reason. The limit of 5 % is a rule of thumb.",
+    "Cost of refining": "The share of a step's seconds in which the trainer waits for refinements and their "
+    "probabilities. The limit of 30 % is a rule of thumb.",
+    "KL": "The distance from the policy to the reference model on the policy's responses, in nats per token, in the "
+    "last fifth of the steps. The limit of 0.5 is a rule of thumb: policies further away often repeat themselves.",
+    "What never happened": "A setting of the run that had no effect in any step.",
+}
+"""The meaning of each finding, by its title up to a colon, and the origin of its limit."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Finding:
     """One conclusion from the numbers of an arm."""
@@ -92,6 +124,13 @@ class Finding:
     """The key to change, with a value; empty if nothing should change."""
     asks: str = "To change"
     """The words before the key on the page."""
+    command: str = ""
+    """A shell command to copy; empty if there is none."""
+
+    @property
+    def meaning(self) -> str:
+        """The text that explains the finding, and where its limit comes from."""
+        return MEANINGS.get(self.title.partition(":")[0], "")
 
 
 def first_and_last(values: list[float]) -> tuple[float, float] | None:
@@ -114,8 +153,9 @@ def table(arms: list[Arm]) -> pandas.DataFrame:
         row = {"runs": f"{len(arm.runs)}"}
         row["steps"] = ", ".join(sorted({f"{run.num_done} of {run.num_steps or '?'}" for run in arm.runs}))
         for title, (metric, form) in COLUMNS.items():
-            ends = first_and_last(arm.numbers(metric or arm.validation))
-            row[title] = f"{ends[0]:{form}} → {ends[1]:{form}}" if ends else ""
+            numbers = arm.numbers(metric or arm.validation)
+            ends = first_and_last(numbers)
+            row[title] = " → ".join(f"{one:{form}}" for one in ends[: len(numbers)]) if ends else ""
         seconds = arm.numbers("timing_s/step")
         row["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else ""
         rows.append(row)
@@ -154,8 +194,32 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
     """
     first = [*_against(arm, control), *_reward(arm), *_contest(arm)]
     others = [*_acceptance(arm), *_dead_groups(arm), *_cut_responses(arm), *_failed(arm), *_cost(arm), *_kl(arm)]
-    never = [Finding(level="act", title="What never happened", figure="", says=one) for one in _never(arm)]
-    return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *never]
+    others += [Finding(level="act", title="What never happened", figure="", says=one) for one in _never(arm)]
+    return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level))]
+
+
+def summary(found: list[Finding]) -> str:
+    """Return one line on all findings: ``1 thing to change, 2 to look at, 6 fine``."""
+    act, note, good = (sum(one.level == level for one in found) for level in LEVELS)
+    return f"{act} {'thing' if act == 1 else 'things'} to change, {note} to look at, {good} fine"
+
+
+def origin(run: Run) -> tuple[str, str] | None:
+    """Return the date, seed and versions of a run in one line, and the command that repeats it.
+
+    None for a run of an earlier release, which noted no start.
+    """
+    if not run.starts:
+        return None
+    first, last = run.starts[0], run.starts[-1]
+    told = [f"started {first['at']}"]
+    if len(run.starts) > 1:
+        told.append(f"{len(run.starts)} times, the last {last['at']}")
+    if (seed := run.config.get("data.seed")) is not None:
+        told.append(f"data.seed={seed}")
+    told += [f"{name} {number}" for name, number in last["versions"].items()]
+    told += [f"commit {last['commit']}"] if last["commit"] else []
+    return ", ".join(told), shlex.join(last["command"])
 
 
 def advice(arm: Arm) -> list[str]:
@@ -182,7 +246,11 @@ def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
     if control is None or not without:
         says = "Only the same run without it can tell whether the refiner was the cause."
         key = "constraint.mode=none in a second run; online-refiner report of both"
-        yield Finding(level="note", title=title, figure="cannot tell", says=says, key=key, asks="To compare")
+        run = arm.runs[0]
+        command = control_command(run.starts[-1]["command"], str(run.config.get("run_dir"))) if run.starts else ""
+        yield Finding(
+            level="note", title=title, figure="cannot tell", says=says, key=key, asks="To compare", command=command
+        )
         return
     of, ends = "validation" if arm.validation else "training reward", (fmean(with_it), fmean(without))
     says = f"The {of} ends at {ends[0]:+.3f} with the refiner, and at {ends[1]:+.3f} without ({control.name})."

@@ -33,8 +33,8 @@ function paint(picture) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: card, font: { color: text } },
-    margin: { l: 44, r: 8, t: 8, b: 28 },
-    legend: { orientation: "h", y: -0.2, font: { size: 11 } },
+    margin: { l: 44, r: 8, t: 8, b: 40 },
+    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", font: { size: 11 } }, // off the axis' title
     xaxis: { ...axis, ...picture.figure.layout.xaxis, showgrid: false, tickformat: "d", ...(steps.size < 9 ? { dtick: 1 } : {}) },
     yaxis: { ...axis, exponentformat: "none" },
   };
@@ -75,7 +75,7 @@ function offer(name, values, label = (value) => value) {
   for (const few of filters.querySelectorAll(`[data-few="${name}"]`)) few.hidden = values.length < 2;
 }
 
-offer("verdict", [...new Set(data.rows.map((row) => row.verdict))].sort());
+offer("verdict", [...new Set(data.rows.map((row) => row.verdict))].sort(), (verdict) => data.verdicts[verdict] ?? verdict);
 offer("source", [...new Set(data.rows.map((row) => row.data_source))].filter(Boolean).sort());
 offer("run", data.runs.map((_, index) => index), (index) => data.runs[index]);
 
@@ -108,7 +108,7 @@ function more() {
     const button = make("button", make("li", byId("list")), { type: "button" });
     make("span", button, { text: `step ${row.step}  ${signed(row.reward)} → ${signed(row.refined_reward)}` });
     if (data.runs.length > 1) make("small", button, { text: data.runs[row.run] });
-    make("small", button, { text: `${row.verdict}${row.tokens ? " · by token" : ""} · ${data.chats[row.chat].at(-1)?.[1] ?? ""}` });
+    make("small", button, { text: `${data.verdicts[row.verdict] ?? row.verdict}${row.tokens ? " · by token" : ""} · ${data.chats[row.chat].at(-1)?.[1] ?? ""}` });
     button.addEventListener("click", () => show(row, button));
   }
   shown += AT_A_TIME;
@@ -121,7 +121,7 @@ function show(row, button) {
   const detail = byId("detail");
   detail.replaceChildren();
   const gain = `reward ${signed(row.reward)} → ${signed(row.refined_reward)}`;
-  make("h3", detail, { text: `${data.runs.length > 1 ? `${data.runs[row.run]}, step` : "Step"} ${row.step}: ${row.verdict}, ${gain}${row.data_source ? `, ${row.data_source}` : ""}` });
+  make("h3", detail, { text: `${data.runs.length > 1 ? `${data.runs[row.run]}, step` : "Step"} ${row.step}: ${data.verdicts[row.verdict] ?? row.verdict}, ${gain}${row.data_source ? `, ${row.data_source}` : ""}` });
   for (const [role, content] of data.chats[row.chat]) {
     make("p", detail, { className: "small", text: role });
     make("pre", detail, { className: "question", text: content });

@@ -21,8 +21,9 @@ from plotly.offline import get_plotlyjs
 from rapidfuzz.distance import Indel
 
 from recipe.report.curves import pictures
-from recipe.report.findings import control_of, facts, findings, last_signs, table
+from recipe.report.findings import control_of, facts, findings, last_signs, origin, summary, table
 from recipe.report.reading import Arm, Run
+from recipe.report.words import VERDICTS
 
 HERE = Path(__file__).parent
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -41,6 +42,7 @@ def write_page(arms: list[Arm]) -> bytes:
         "rows": rows,
         "chats": chats,
         "runs": [name for _, name in names],
+        "verdicts": VERDICTS,
         "first": next((str(index) for index, arm in enumerate(arms) if arm.refines), "0"),
     }
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
@@ -53,6 +55,8 @@ def write_page(arms: list[Arm]) -> bytes:
         facts=facts,
         last_signs=last_signs,
         findings=partial(findings, control=control_of(arms)),
+        summary=summary,
+        origin=origin,
         table=Markup(table(arms).to_html(border=0)),
         data=htmlsafe_json_dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")),
         policy=" ".join(f"'sha256-{one}'" for one in hashes),

@@ -41,6 +41,8 @@ class Run:
     """The numbers per token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
     contest: list[tuple[str, bool, float]] = field(default_factory=list)
     """The results of :func:`contest` on all records."""
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """The starts of the run, in order (``recipe/runs/starts.py``); empty for a run of an earlier release."""
     stage: dict[str, Any] | None = None
     """The last stage that the run wrote (``recipe/runs/files.py`` ``write_stage``)."""
 
@@ -135,6 +137,7 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     rows = objects_of(line for line in lines if line.endswith(b"\n"))
     steps = {row["step"]: row for row in rows if "step" in row}  # of a step that was done again, the last
     run = Run(path=folder, config=config, steps=[steps[step] for step in sorted(steps)])
+    run.starts = list(objects_of(content("starts.jsonl").splitlines(keepends=True)))
     run.stage = next(objects_of([content("stage.json")]), None)
     place = config.get("records.path")
     if place is None or system.isdir(f"{folder}/refinements"):  # one that was moved has its own

@@ -1,8 +1,9 @@
 """The files of a run: its directory, and the records of its rollouts.
 
-The directory holds ``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``stage.json`` (what the run does
-now), ``refinements/`` and ``checkpoints/``. What was done after the checkpoint that a run resumes from is kept in
-``metrics.undone.jsonl`` and ``refinements/undone/``.
+The directory holds ``config.yaml`` (resolved), ``starts.jsonl`` (one object a start: date, command, versions),
+``metrics.jsonl`` (one object a step), ``stage.json`` (what the run does now), ``refinements/`` and ``checkpoints/``.
+What was done after the checkpoint that a run resumes from is kept in ``metrics.undone.jsonl`` and
+``refinements/undone/``.
 
 ``refinements/000012.w0.jsonl`` has the rollouts of step 12 that writer ``w0`` saw, one JSON object a line. A part is
 written in one go, so that object stores can hold it too, and nothing reads it while a run goes on: resuming looks at
@@ -98,6 +99,11 @@ class RunDir:
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved; the file is replaced as a whole."""
         _replace(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
+
+    def write_start(self, start: dict[str, Any]) -> None:
+        """Append a start of the run: when it was, by which command, and with which versions."""
+        with (self.path / "starts.jsonl").open("ab") as file:
+            file.write(to_lines([start]))
 
     def write_stage(self, name: str, step: int = 0, num_steps: int | None = None) -> None:
         """Write the stage that the run enters now; step 0: the run starts."""

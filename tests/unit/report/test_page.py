@@ -1,5 +1,7 @@
 """The page in a real browser: nothing is loaded, no text runs, curves and tokens are there, filters work."""
 
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from made_run import half_a_line, make_run, metrics, record, tokens
 
 from recipe.report.page import write_page
 from recipe.report.reading import read_runs
+from recipe.report.words import VERDICTS
 from recipe.runs.files import TOKENS, Records, RunDir
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian's package of this name)")
@@ -110,6 +113,75 @@ def test_a_run_of_the_quickstart(show: Callable[..., Page]) -> None:
     response, refined = texts(page, ".heat")
     assert response.replace("⏎", "").startswith(texts(page, "#diff span")[0].rstrip()), "the same text"
     assert "<|im_end|>" in refined and number_of(page, ".heat .token.charged") > 10, "what is imitated"
+
+
+OVERLAPS = """
+(() => {
+  const box = (one) => one.getBoundingClientRect();
+  const meet = (one, other) => {
+    const [a, b] = [box(one), box(other)];
+    return a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  };
+  const found = [];
+  for (const card of document.querySelectorAll(".plot-card")) {
+    const [title, legend, area] = [".xtitle", ".legend .bg", ".nsewdrag"].map((one) => card.querySelector(one));
+    const name = card.querySelector("h3").textContent;
+    if (legend && meet(title, legend)) found.push(`${name}: the axis title lies on the legend`);
+    if (legend && meet(area, legend)) found.push(`${name}: the legend lies on the curves`);
+    if ([...card.querySelectorAll(".xtick text")].some((one) => meet(title, one))) found.push(`${name}: title on tick`);
+    if (box(card.querySelector("svg.main-svg")).right > box(card).right + 1) found.push(`${name}: it is cut`);
+  }
+  const parts = ".plot-card, article, #filters, #browser, #detail, h1, .summary, .origin";
+  for (const one of document.querySelectorAll(parts))
+    if (one.checkVisibility() && box(one).right > innerWidth + 1) found.push(`${one.className}${one.id}: too wide`);
+  const width = document.documentElement.scrollWidth;
+  if (width > innerWidth) found.push(`the page has ${width} pixels`);
+  return found;
+})()
+"""
+"""Returns what lies upon something else, or beyond the window."""
+
+
+@pytest.mark.parametrize("width", [1280, 600, 400])
+def test_nothing_lies_upon_another_part_in_a_window_of_any_width(
+    show: Callable[..., Page], page: Page, tmp_path: Path, width: int
+) -> None:
+    page.resize(width, 900)
+    try:
+        show(QUICKSTART)
+        assert page.run("innerWidth") == width and page.run(OVERLAPS) == []
+        folder = make_run(tmp_path / ("a_name_without_a_place_to_break_it" * 2))
+        RunDir(folder).write_start(START)
+        show(folder)
+        assert page.run(OVERLAPS) == []
+    finally:
+        page.resize(1280, 900)
+
+
+START = {
+    "at": "2026-11-29T10:00:00+00:00",
+    "command": ["online-refiner", "train", "experiment=grpo", "data.train_files=my data.parquet", "run_dir=runs/mine"],
+    "versions": {"online-refiner": "0.5.0", "verl": "0.9.1"},
+    "commit": "0123456789ab",
+}
+
+
+def test_the_page_sums_up_and_says_how_to_repeat_the_run(show: Callable[..., Page], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    RunDir(folder).write_start(START)
+    page = show(folder)
+    levels = [number_of(page, f"article.{level}") for level in ("act", "note", "good")]
+    (line,) = texts(page, ".summary")
+    assert [int(one) for one in re.findall(r"\d+", line)] == levels and "to change" in line and "fine" in line
+    (origin,) = texts(page, ".origin")
+    assert "started 2026-11-29T10:00:00+00:00, data.seed=1" in origin and "verl 0.9.1, commit 0123456789ab." in origin
+    assert texts(page, ".origin code") == [shlex.join(START["command"])]
+    assert texts(page, ".command") == [
+        "online-refiner train experiment=grpo 'data.train_files=my data.parquet' run_dir=runs/mine-none "
+        "constraint.mode=none"
+    ], "the control"
+    assert number_of(page, "article details") == number_of(page, "article"), "each says what it means"
+    assert page.run("document.querySelector('#filters option[value=truncated]').text") == VERDICTS["truncated"]
 
 
 def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Path) -> None:

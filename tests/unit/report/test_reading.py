@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import fsspec
 import pytest
 from made_run import config, half_a_line, make_run, metrics, record, tokens
 
+from recipe.online_refiner.method.pairs import Verdict
 from recipe.report.command import main
-from recipe.report.findings import control_of, facts, findings
+from recipe.report.findings import MEANINGS, control_of, facts, findings, table
 from recipe.report.page import diff, write_page
 from recipe.report.reading import Arm, read_run, read_runs
+from recipe.report.words import VERDICTS
 from recipe.runs.files import TOKENS, Records
+from recipe.runs.starts import control_command
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path: Path) -> None:
@@ -157,6 +161,27 @@ def test_a_key_is_one_that_the_run_can_set(tmp_path: Path, settings: dict[str, A
     usual, found = keys(make_run(tmp_path / "usual", 1)), keys(make_run(tmp_path / "run", 1, **settings))
     for title, key in others.items():
         assert found[title] != usual[title] and found[title].startswith(key)
+
+
+def test_the_docs_explain_each_tile_in_the_pages_words() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+    assert set(re.findall(r"^- \*\*(.+?)\*\*:? (.+)$", text, flags=re.MULTILINE)) == set(MEANINGS.items())
+
+
+def test_each_verdict_has_words_of_its_own() -> None:
+    assert VERDICTS.keys() == set(Verdict) and len(set(VERDICTS.values())) == len(Verdict)
+
+
+def test_the_control_has_the_runs_own_overrides() -> None:
+    command = ["online-refiner", "train", "constraint.mode=sft", "trainer.experiment_name=mine", "a=b c"]
+    assert control_command(command, "runs/mine/") == (
+        "online-refiner train trainer.experiment_name=mine-none 'a=b c' run_dir=runs/mine-none constraint.mode=none"
+    )
+
+
+def test_one_validation_is_no_change(tmp_path: Path) -> None:
+    (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
+    assert table([arm])["validation"].tolist() == ["+0.120"]
 
 
 def test_several_data_files_are_named(tmp_path: Path) -> None:
