@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
+from recipe.online_refiner import __version__
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.verl_glue.contract import HOOKS, caution_of_version, faults_of_contract, version_of
@@ -84,7 +85,7 @@ def _train_or_say_why(config: DictConfig, says: Callable[[str], str]) -> None:
     with ends_at_signals(says):  # here: it imports Ray and the trainer, which takes seconds
         from recipe.online_refiner.verl_glue.task_runner import train
 
-    RunDir(config.run_dir).write_start(start_of(sys.argv[1:]))
+    RunDir(config.run_dir).write_start(start_of(sys.argv[1:], __version__))
     try:
         with ends_ray_at_signals(says), CONSOLES[config.console](config):
             train(config)

@@ -199,7 +199,7 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
 
 
 def summary(found: list[Finding]) -> str:
-    """Return one line on all findings: ``1 thing to change, 2 to look at, 6 fine``."""
+    """Return the number of findings of each level in one line."""
     act, note, good = (sum(one.level == level for one in found) for level in LEVELS)
     return f"{act} {'thing' if act == 1 else 'things'} to change, {note} to look at, {good} fine"
 

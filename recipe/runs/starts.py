@@ -19,16 +19,17 @@ NAMES = ("run_dir", "trainer.experiment_name")
 """The keys that name a run; those of a control run end in ``-none``."""
 
 
-def start_of(words: Iterable[str]) -> dict[str, Any]:
+def start_of(words: Iterable[str], release: str) -> dict[str, Any]:
     """Return the date, command, versions and commit of a start.
 
     Args:
         words: The arguments of ``online-refiner train``.
+        release: The version of this package.
     """
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": ["online-refiner", "train", *words],
-        "versions": {"online-refiner": _own_version(), "Python": sys.version.split()[0], **versions()},
+        "versions": {"online-refiner": release, "Python": sys.version.split()[0], **versions()},
         "commit": _commit(),
     }
 
@@ -57,12 +58,6 @@ def control_command(command: Iterable[str], run_dir: str) -> str:
     if "run_dir" not in named:
         words.append(f"run_dir={run_dir.rstrip('/')}-none")
     return shlex.join([*words, *(f"{key}={value}" for key, value in OF_CONTROL.items())])
-
-
-def _own_version() -> str:
-    from recipe.online_refiner import __version__
-
-    return __version__
 
 
 def _commit() -> str | None:
