@@ -562,6 +562,9 @@ def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
         tokenizer, [rollout(0, 0.0)], client, reward=lambda text: asyncio.sleep(3600) if text == "late" else 0.5
     )
     assert (found.verdict, found.text, found.num_samples, found.num_better) == (Verdict.ACCEPTED, "yes", 2, 1)
+    client = Asked(written[0], config(request_timeout_s=2.0))
+    (found,) = refined(tokenizer, [rollout(0, 0.0)], client, reward=lambda text: asyncio.sleep(3600))
+    assert (found.verdict, found.text) == (Verdict.TIMEOUT, "late"), "what was written is recorded"
 
 
 def test_an_answer_that_the_engine_lacks_costs_itself_only(tokenizer: Any) -> None:
