@@ -74,7 +74,7 @@ class BoundedTemplate:
 
 
 class _Process:
-    """A process that renders templates for this process."""
+    """The child process that renders templates for this process."""
 
     def __init__(self) -> None:
         """Start the renderer, which ends with this process."""

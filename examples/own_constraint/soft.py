@@ -79,7 +79,7 @@ class ForwardKl(LogitsLoss):
 def of_sequences(data: Any, name: str, filling: float) -> list[Any]:
     """Return a column at the places of its tokens in the sequences of a micro-batch, (sequence length, TOP_K) a row.
 
-    As an engine's output at a position is of the token after it, so are these: one place before the token.
+    An engine's output at position i is about token i + 1, so each entry stands one position before its token.
     """
     found = []
     for ids, top in zip(data["input_ids"].unbind(), data[name].unbind(), strict=True):

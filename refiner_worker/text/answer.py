@@ -114,9 +114,10 @@ def _holds_tag(text: str) -> bool:
 
 
 def _cut(text: str, stop: str, earlier: str, response: str) -> tuple[str, bool]:
-    """Return the text up to its stop, and whether it ends there.
+    """Return the text up to its stop, and whether the answer surely ends there.
 
-    A bare fence after no other one opens a block. A closing tag that stands in the response may be repeated from it.
+    It is not sure if the stop is a bare fence without a fence before it, which opens a block instead of closing one, or
+    a closing tag that the response has as well, which may be a copy of it.
     """
     text = text.partition(stop)[0]
     if stop == CLOSE_TAG:

@@ -18,11 +18,19 @@ Questions that these files answer, and where:
 - Who pays? ``StepState.paying``: rows in ``StepState.charges``, unless eta is 0 or their group is rescued.
 - What is paid? A ``Charge``: D of Eq. 6 (``Eq6Penalty``), or the charge of a mode (``PenaltyPart.charge``).
 - Which tokens answer for it? The functions of ``eq6.py`` under "credit", chosen by ``PenaltyPart.pay``.
-- Where does the penalty act? ``PenaltyPart.place``: in rewards if the estimator has a critic, else in advantages.
+- Where does the penalty act? ``PenaltyPart.place``: in the rewards if the estimator has a critic or ``credit`` is
+  ``in_reward``, else in the advantages. It is added: eta times a charge that Eq. 6 makes at most 0.
 - What is imitated, with which weights? ``ImitationPart``.
 - What is the default eta? ``DEFAULT_ETA`` of each mode (the table in ``modes.py``). With eta = 0 a step has verl's own
   numbers to the bit: nobody pays, and the loss gets no settings.
 - How does eta change? ``Eta``: dual ascent on the bound D <= delta (Eq. 5), if ``constraint.eta_schedule=adaptive``.
-- What happens to a truncated refinement? Its verdict is ``truncated``: nobody is charged for it, nobody imitates it.
-- What happens to a refinement that repeats the response? It is ``not_better``: the gate is closed.
+- By what is the cross-entropy divided? ``Normaliser``: by the policy loss's own divisor, or by the tokens of used
+  refinements in the mini-batch (``verl_glue/loss.py``).
+- What does a row without a refinement have? Counterparts that are all ``NONE`` and one weight of 0: no charge, no loss.
+- What happens to a truncated refinement? Its verdict is ``truncated``: nobody is charged for it, nobody imitates it. In
+  place, the response may be charged all the same (``in_place.py``).
+- What happens to a refinement that repeats the response? It is ``not_better``; it acts only with ``reward_gate=false``.
+
+Who calls it: ``refine/judge.py`` the gate; ``verl_glue/stages.py`` charges, ``pay`` and ``Eta.observe``;
+``verl_glue/loss.py`` the imitation.
 """

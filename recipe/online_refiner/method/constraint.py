@@ -1,8 +1,8 @@
 """What a constraint is: how better refinements act on the policy. A subclass is a mode of ``constraint.mode``.
 
-Its fields are the keys of the block ``constraint`` in that mode. It *has* a penalty, an imitation, both or neither; its
-other methods are hooks, in the order of a step. Each process of a run reads its own copy from the config, so a
-constraint keeps nothing between steps (eta does: ``eta.py``).
+Its fields are the keys of the block ``constraint`` in that mode. It *has* a penalty, an imitation, both or neither. Its
+other methods are hooks: those of a step in its order, then those of before the run. Each process of a run reads its own
+copy from the config, so a constraint keeps nothing between steps (eta does: ``eta.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,12 +59,13 @@ class Companion:
 
 @dataclass(kw_only=True, config=BLOCK)
 class Constraint:
-    """How refinements act on the policy. A mode overrides some of the ten hooks; the last two members follow."""
+    """How refinements act on the policy. A mode overrides some of the ten hooks; the last two members are computed."""
 
     refines: ClassVar[bool] = True
     """Whether a step has a refine stage."""
     asks_log_probs: ClassVar[bool] = False
-    """Whether pi_0 is asked for log-probs of given tokens, which needs replicas."""
+    """Whether pi_0 is asked for log-probs of given tokens. Replicas answer; with ``placement=shared`` the actor
+    computes them, for target ``in_place`` alone."""
     DEFAULT_ETA: ClassVar[float] = 0.0
     """The eta that ``constraint.eta=null`` stands for."""
     TRIED: ClassVar[tuple[float, float] | None] = None
@@ -194,8 +195,8 @@ class Weighted(Constraint):
 def lets_through(verdict: Verdict, *, reward_gate: bool) -> bool:
     """Return whether a refinement acts on the policy: it is better, or the gate is off and it has a reward.
 
-    Without the gate, a refinement that repeats the response acts as well: such a run measures the effect of the gate,
-    and to leave out refinements that are not better would be a part of the gate.
+    Without the gate, refinements that repeat the response act as well: such a run measures the gate's effect, and
+    leaving them out would already be gating.
     """
     return verdict.is_better or (not reward_gate and verdict.is_scored)
 

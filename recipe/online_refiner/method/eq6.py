@@ -38,7 +38,7 @@ def accepts(refined_reward: float, reward: float) -> bool:
 # ---- 2. alignment
 
 NONE = -1
-"""The position in a column of counterparts of a token that has none."""
+"""The value in a column of counterparts that stands for "no counterpart"."""
 
 
 def position(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[int]:
@@ -124,11 +124,12 @@ class PenaltyInputs(NamedTuple):
     charged: "Tensor"
     """(B, T) the charge of each token, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
     cost: "Tensor"
-    """(B,) the amount that each response pays as a whole: D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
+    """(B,) what each response pays as a whole (``PenaltyPart.cost``): D of Eq. 6; with credit ``in_reward``
+    D / min(n, m); of a mode's own charge minus its sum."""
     turn: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten: "Tensor"
-    """(B, T) 1 on the tokens in ``turn``, except the tokens with which the refiner's answer was begun."""
+    """(B, T) 1 on those of them that come after the kept thought."""
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
@@ -160,9 +161,10 @@ def penalty_inputs(
 
 
 def each_token(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
-    """Add the penalty of token t, eta * charged_t, to its reward, where a critic learns to expect it.
+    """Add eta * charged_t to token t: in the rewards, where a critic learns to expect it, or in the advantages.
 
-    In place it is added to the advantage: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
+    In the advantages, with charged_t = log pi_0 - log pi_theta (target ``in_place``), this is the gradient of -eta / 2
+    times the sum of charged_t^2, with a and c held fixed.
     """
     return own + eta * inputs.charged
 

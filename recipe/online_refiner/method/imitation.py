@@ -51,8 +51,8 @@ class LogitsLoss(ABC):
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
-    """Columns of the mode (``Constraint.columns``) that the loss reads. In a micro-batch they are jagged, (B, entries,
-    ...): a row without a refinement has 0 entries."""
+    """Columns of the mode (``Constraint.columns``) that the loss reads. A micro-batch holds responses, and used
+    refinements as rows of their own. The columns are jagged, (B, entries, ...): rows of responses have 0 entries."""
     outputs: ClassVar[tuple[str, ...]] = ()
     """Names of the outputs that :meth:`of_logits` returns and :meth:`of_tokens` reads."""
 
@@ -98,7 +98,7 @@ class ImitationPart:
     """The loss of a token of a'; None: -log pi_theta(a'_t)."""
 
     def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return ``refine_weights``, of as many tokens as ``refine_ids`` has: one in a row without a refinement."""
+        """Return ``refine_weights``, as long as ``refine_ids``, which has one entry in a row without a refinement."""
         length = max(1, len(turn.refinement.token_ids))
         return {"refine_weights": self.weights(turn) if turn.is_used else [0.0] * length}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the config is read without torch
 
 
 class InPlacePenalty(PenaltyPart):
-    """The penalty log pi_theta - log pi_0 of each token, where pi_0 has read the better answer."""
+    """Charges each token log pi_0 - log pi_theta, where pi_0 has read the better answer."""
 
     reads: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
 
@@ -56,7 +56,7 @@ class InPlacePenalty(PenaltyPart):
 
 @dataclass(kw_only=True, config=BLOCK)
 class InPlace(Weighted):
-    """Each token of a response is charged by log pi_theta - log pi_0, where pi_0 has read the better answer."""
+    """Each token of a response is charged log pi_0 - log pi_theta, where pi_0 has read the better answer."""
 
     DEFAULT_ETA: ClassVar[float] = 0.03  # the lab's first task took 0.3, the largest tried
     TRIED: ClassVar[tuple[float, float] | None] = (0.01, 0.3)

@@ -9,7 +9,8 @@
 | ``penalty`` in place | each token of a by pi_0 that has read a' | - | - | 0.03 |
 | ``sft`` in place | the same | - | every token of a' has weight 1 | 0.03 |
 
-A mode of one's own is a subclass of one of these, or of ``Weighted``, in a module of one's own:
+A mode of one's own is a subclass of ``Aligned`` (which has a', its gate and its alignment), of a mode's class, or of
+``Weighted`` (which uses no refinement unless ``is_used`` is overridden), in a module of one's own:
 ``constraint.mode=my_module:MyConstraint`` (``examples/own_constraint``).
 """
 
@@ -68,8 +69,9 @@ class Penalty(Aligned):
     TRIED: ClassVar[tuple[float, float] | None] = (1e-4, 1.0)
 
     credit: Credit = "return_to_go"
-    """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
-    ``in_reward``: per token in the reward, before it."""
+    """Which tokens answer for D. ``return_to_go``: token t for the charges from t on (the paper's way), in the
+    advantages after the group's normalisation; with a critic, each token for its charge in its reward. ``in_reward``:
+    the last token's reward is lowered by eta D / min(n, m), before the normalisation."""
 
     @cached_property
     def penalty(self) -> PenaltyPart:
@@ -115,7 +117,8 @@ class Lagrangian(Aligned):
     sft_normaliser: Normaliser = "batch"
     rescue_dead_groups: RescueDeadGroups = False
     credit: Credit | None = None
-    """Where the penalty acts. Null: all of D on each token of the turn. Else as in mode ``penalty``."""
+    """Which tokens answer for D. Null: each token of the turn for all of D; with a critic, the last token's reward pays
+    D. Else as in mode ``penalty``."""
 
     @cached_property
     def penalty(self) -> PenaltyPart:

@@ -47,7 +47,7 @@ class Verdict(StrEnum):
     THOUGHT = "thought"
     """Failed: cut within the refiner's thought (``refiner.thought_length``)."""
     TRUNCATED = "truncated"
-    """Failed: cut by the length limit, or where its end cannot be told (``parsing.py``)."""
+    """Failed: cut by the length limit, or nothing shows where it ends (``refiner_worker/text/answer.py``)."""
     EMPTY = "empty"
     """Failed: the refinement has no text."""
     ENCODING = "encoding"
@@ -70,7 +70,7 @@ class Verdict(StrEnum):
 
     @property
     def is_better(self) -> bool:
-        """Whether there is a better answer than the response, or as good a one."""
+        """Whether a' is better than the response, or is a solved response that is imitated itself."""
         return self in (Verdict.ACCEPTED, Verdict.OWN)
 
     @property
@@ -327,10 +327,10 @@ class Pair(Bill):
 
 
 class Charge(NamedTuple):
-    """What a row is charged as a whole: D of Eq. 6, or what a mode charges its tokens instead."""
+    """What a row pays as a whole, positive for Eq. 6: minus the sum of its tokens' charges."""
 
     nats: float
-    """Minus the sum of what its tokens are charged: D."""
+    """D of Eq. 6, or minus the sum of what a mode charges the tokens instead."""
     num_tokens: int
     """The number of tokens that it is a sum over: min(n, m) by Eq. 6, else the turn's."""
 

@@ -47,7 +47,7 @@ class PenaltyPart:
     needs_log_probs: ClassVar[bool] = False
     """Whether the actor computes log pi_theta(a') of used refinements first. It then also writes what Eq. 6 charges."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Columns that :meth:`charge` reads: any jagged column of the row, whether from verl or from ``rows.py``, and
+    """Columns that :meth:`charge` reads: any jagged column of the row, from verl or from ``verl_glue/rows.py``, and
     ``refine_log_probs`` if ``needs_log_probs``."""
 
     def is_charged(self, pair: Pair) -> bool:
@@ -61,8 +61,9 @@ class PenaltyPart:
         It is not called of an :class:`Eq6Penalty`, whose charge the actor has written.
 
         Args:
-            data: The columns ``reads`` of the B charged rows: (B, T) those of the response, (B, U) those of a', padded
-                with 0, which is also the first place in a column of places.
+            data: The columns ``reads`` of the B charged rows, each padded with 0 to its own longest row: (B, T) if its
+                rows are as long as the response, (B, U) if as long as a', (B, 1) if they have one entry. 0 is also a
+                valid position in ``refine_counterparts``.
             turn: (B, T) 1 on the policy's tokens of the refined turn.
         """
         raise NotImplementedError
@@ -97,7 +98,7 @@ class PenaltyPart:
 
 @dataclass(frozen=True)
 class Eq6Penalty(PenaltyPart):
-    """The penalty D of Eq. 6, which the actor's pass over a' has computed."""
+    """The penalty of Eq. 6: a row's cost is D, which the actor's pass over a' has computed."""
 
     needs_log_probs: ClassVar[bool] = True
 

@@ -73,7 +73,7 @@ class StepState:
         return -(-per_step // self.num_parts)
 
     def measured(self, row: int) -> Charge:
-        """Return a row's charge; if no row pays, D of Eq. 6 if the actor's pass has measured it."""
+        """Return what a row is charged; for a row without a charge, its measured D (0 if it was not measured)."""
         pair = self.pairs[row]
         return self.charges.get(row, Charge(pair.divergence, pair.num_compared_tokens))
 

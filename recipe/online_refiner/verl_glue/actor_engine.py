@@ -118,6 +118,6 @@ def first_wanted(data: TensorDict) -> Tensor:
 
 
 def put_back(values: Tensor, places: Tensor, like: Any) -> Tensor:
-    """Return values at their places among all tokens of jagged rows, 0 elsewhere."""
+    """Return jagged rows of the shape of ``like``: value i at flat position ``places[i]``, 0 at other tokens."""
     total = values.new_zeros((len(like.values()), *values.shape[1:])).index_copy(0, places, values)
     return torch.nested.nested_tensor_from_jagged(total, like.offsets())

@@ -74,7 +74,7 @@ It is one text because the queue's ``KVBatchMeta`` copies all parts of its tags 
 
 
 OVER_BUDGET = "refine_over_budget"
-"""The tag of a row that is not to be refined, where ``refiner.budget`` is set."""
+"""The name of a row's tag that says whether ``refiner.budget`` leaves the row out."""
 
 
 def real_rows(batch: KVBatchMeta) -> list[int]:

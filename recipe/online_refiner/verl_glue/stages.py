@@ -16,6 +16,7 @@ from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
+from recipe.online_refiner.method.in_place import InPlacePenalty
 from recipe.online_refiner.method.pairs import Charge, Pair, Verdict, choose_shown, group_of, luck
 from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
 from recipe.online_refiner.method.step import StepState
@@ -203,7 +204,7 @@ class Stages:
         self, penalty: PenaltyPart, rows: list[int], batch: KVBatchMeta, state: StepState, actor: Any
     ) -> None:
         """Compute and write the mode's own charge of each token of some turns (``PenaltyPart.charge``)."""
-        if self._blocks.is_shared and self._blocks.constraint.asks_log_probs:  # pi_0 is the actor without its adapter
+        if self._blocks.is_shared and isinstance(penalty, InPlacePenalty):  # pi_0 is the actor without its adapter
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
         some = queue.rows_of(batch, rows)
         data = queue.read_padded(some, *penalty.reads, "response_mask")
