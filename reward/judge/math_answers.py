@@ -282,7 +282,7 @@ def _has_result(answer: str, gold: list[Any]) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return the letters of a symbol, or of a product of them, which a name of several letters may be read as."""
+    """Return the letters of a symbol or a product; math-verify may read a name of several letters as a product."""
     from sympy import Symbol
 
     factors = value.args if value.is_Mul and all(factor.is_Symbol for factor in value.args) else (value,)
