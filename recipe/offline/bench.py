@@ -190,8 +190,8 @@ class Bench:
                 elif len(prompt_ids) < self.max_model_len:
                     ids = await self._write(prompt_ids)
                 else:
-                    said = f"the prompt of row {group} has {len(prompt_ids)} tokens"
-                    raise ValueError(f"{said}; raise --max-model-len (now {self.max_model_len})")
+                    too_long = f"the prompt of row {group} has {len(prompt_ids)} tokens"
+                    raise ValueError(f"{too_long}; raise --max-model-len (now {self.max_model_len})")
                 rollout = Rollout(key=key, **common, response_ids=ids, reward=0.0)
                 said = await self._reward(rollout, ids)
             except RunEndedError:
