@@ -230,7 +230,7 @@ def test_a_ray_cluster_that_is_gone(config: DictConfig, tmp_path: Path, monkeypa
         checked(config)
     found = error_of(config)
     assert found.startswith(f"{tmp_path}/ray_current_cluster: nobody answers at {address}, ")
-    assert "; ray stop, or remove the file [ray-cluster-answers]" in found
+    assert "; run ray stop, or remove the file [ray-cluster-answers]" in found
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert error_of(config).startswith(f"RAY_ADDRESS: nobody answers at {address}, ")
     config.ray_kwargs.ray_init.address = "local"  # which comes first
