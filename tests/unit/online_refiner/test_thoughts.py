@@ -232,6 +232,8 @@ def test_the_refiner_writes_thought_and_answer_again(tokenizer: Any) -> None:
         assert "Reasoning:\nmine\n\nAnswer:\nold" in shown
         assert "between <refined> and </refined>" in shown
         assert [stop for stop, _ in engine.asked] == ["</think>", "</refined>", "</refined>"]
+        (_, room_for_both), (_, room_for_the_answer) = engine.asked[1:]
+        assert room_for_both - room_for_the_answer == len(thinker.encode("sounder\n</refined>"))
 
 
 REASONED: dict[str, tuple[Verdict, str]] = {
