@@ -101,8 +101,9 @@ def main() -> int:
 
 if __name__ == "__main__":
     example = str(Path(__file__).parents[2] / "examples" / "own_constraint")
-    path = os.pathsep.join(filter(None, [example, os.environ.get("PYTHONPATH")]))
-    enter({**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONPATH": path})
+    sys.path.insert(0, example)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [example, os.environ.get("PYTHONPATH")]))  # for ranks
+    enter({**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     warnings.filterwarnings("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"
     sys.exit(main())

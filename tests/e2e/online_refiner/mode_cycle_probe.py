@@ -114,7 +114,7 @@ def run(composed: DictConfig) -> None:
     """Do what the main module does, with the task runner above."""
     task_runner.OnlineRefinerTaskRunner = ray.remote(CyclingTaskRunner)
     main.prepare(composed)
-    main.train(composed)
+    task_runner.train(composed)
 
 
 if __name__ == "__main__":

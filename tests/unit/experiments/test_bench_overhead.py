@@ -81,6 +81,6 @@ def test_the_parts_of_a_step_add_up() -> None:
     )
     lines = table({"none": {**cost, "step_s": 5.0}, "sft": {**cost, "memory_gb": 4.0}, "trl": {"step_s": 20.0}})
     assert lines.splitlines()[3:] == [
-        "| sft, the default; solved responses are skipped | 10.0 | 2.00 |  | 2.0 |  |  | 50% | 50 |  |  | 4.0 |",
-        "| TRL's GRPOTrainer | 20.0 | 4.00 |  |  |  |  |  |  |  |  |  |",
+        "| sft, the default; solved responses are skipped | 10.0 | 2.00 |  | 2.0 |  |  | 50% | 50 |  | 4.0 |",
+        "| TRL's GRPOTrainer | 20.0 | 4.00 |  |  |  |  |  |  |  |  |",
     ]

@@ -109,7 +109,7 @@ from pathlib import Path
 from experiments.gpu_quarter.runner import Job, Runner
 output = Path({str(tmp_path)!r})
 one = Job(name="one", shows="", expects_s=0, limit_s=60)
-Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run([one], PATIENCE_S)
+Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run([one], {PATIENCE_S})
 """
     killed = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3])
     log = tmp_path / "one.log"

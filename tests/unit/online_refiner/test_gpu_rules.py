@@ -99,7 +99,8 @@ def test_expandable_segments_by_the_name_that_vllm_does_not_read(monkeypatch: py
     rule = "[segments-expand-where-vllm-sees-it]"
     assert rule not in error_of()
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "garbage_collection_threshold:0.8, expandable_segments: True")
-    assert error_of().endswith(f"set PYTORCH_CUDA_ALLOC_CONF {rule}")
+    value = "garbage_collection_threshold:0.8, expandable_segments: True"
+    assert error_of().endswith(f"set PYTORCH_CUDA_ALLOC_CONF={value} instead {rule}")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     assert rule not in error_of()
     assert rule in error_of("+ray_kwargs.ray_init.runtime_env.env_vars.PYTORCH_ALLOC_CONF='expandable_segments:True'")
