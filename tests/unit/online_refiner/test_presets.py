@@ -189,3 +189,20 @@ def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) 
     own = {*(f"constraint.{key}" for key in ("mode", "eta")), "run_dir", "records.path"}
     own |= {"constraint.imitate_solved", "refiner.max_refinements_per_group", "trainer.default_local_dir"}
     assert {key for key in alone if alone[key] != other[key]} <= own
+
+
+def test_a_preset_of_a_users_own_folder_begins_with_one_of_the_package(tmp_path: Path) -> None:
+    """By the command, since ``--config-dir`` is its option: ``docs/running.md`` shows this file."""
+    (tmp_path / "experiment").mkdir()
+    lines = [
+        "# @package _global_",
+        "defaults: [grpo, _self_]",
+        "trainer: {experiment_name: my_task}",
+        "data: {max_response_length: 2048}",
+    ]
+    (tmp_path / "experiment/my_task.yaml").write_text("\n".join(lines))
+    command = ["-m", "recipe.online_refiner.main", "--config-dir", str(tmp_path), "experiment=my_task", "--cfg", "job"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    found = OmegaConf.create(done.stdout)
+    assert (found.trainer.experiment_name, found.data.max_response_length) == ("my_task", 2048)
+    assert found.algorithm.adv_estimator == "grpo"
