@@ -192,7 +192,7 @@ def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) 
 
 
 def test_a_preset_of_a_users_own_folder_begins_with_one_of_the_package(tmp_path: Path) -> None:
-    """By the command, since ``--config-dir`` is its option: ``docs/running.md`` shows this file."""
+    """The file is the one that ``docs/running.md`` shows; a command reads it, since ``--config-dir`` is its option."""
     (tmp_path / "experiment").mkdir()
     lines = [
         "# @package _global_",
