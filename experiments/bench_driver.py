@@ -29,6 +29,7 @@ from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from recipe.online_refiner import metric_names
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue.loss import jagged
@@ -165,9 +166,9 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - memory) / 2**20
     seconds = time.monotonic() - start
     driver, *own = (cpu_s(pid) - used for pid, used in zip((psutil.Process().pid, *pids), before, strict=True))
-    assert state.metrics["refiner/num_attempted"] == arguments.responses, state.metrics
+    assert state.metrics[metric_names.NUM_ATTEMPTED] == arguments.responses, state.metrics
     return {
-        "num_accepted": state.metrics["refiner/num_accepted"],
+        "num_accepted": state.metrics[metric_names.NUM_ACCEPTED],
         "driver_cpu_s": round(driver, 2),
         "driver_peak_mb": round(peak_mb, 1),
         "workers_cpu_s": round(sum(own), 2),

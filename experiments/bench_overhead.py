@@ -26,6 +26,8 @@ from pathlib import Path
 
 import psutil
 
+from recipe.online_refiner import metric_names
+from recipe.online_refiner.metric_names import seconds_of
 from recipe.runs.files import RunDir, read_rows
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -97,12 +99,18 @@ BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 
 
 STAGES = {
-    "the policy answers": (("gen", "reward"), ("rollout",)),
-    "the refiner rewrites": (("refine", "wait_refiner"), ("refine_prompt", "refine")),
-    "log-probs": (("old_log_prob", "refine_log_prob", "kl_ref", "ref", "adv"), ("refine_log_prob", "kl_ref")),
-    "the policy learns": (("update_actor", "update_weights"), ("update_actor",)),
+    "the policy answers": ((*map(seconds_of, ("gen", "reward")),), (metric_names.TOKENS_ROLLOUT,)),
+    "the refiner rewrites": (
+        (metric_names.REFINE_S, metric_names.WAIT_S),
+        (metric_names.TOKENS_REFINE_PROMPT, metric_names.TOKENS_REFINE),
+    ),
+    "log-probs": (
+        (metric_names.LOG_PROB_S, metric_names.KL_S, *map(seconds_of, ("old_log_prob", "ref", "adv"))),
+        (metric_names.TOKENS_REFINE_LOG_PROB, metric_names.TOKENS_KL_REF),
+    ),
+    "the policy learns": ((*map(seconds_of, ("update_actor", "update_weights")),), (metric_names.TOKENS_UPDATE_ACTOR,)),
 }
-"""The stages that a run reports (``stage.json``), each with its timers and the counters of its tokens."""
+"""The stages that a run reports (``stage.json``), each with the metrics of its seconds and of its tokens."""
 POLL_S, MEMORY_POLL_S = 0.05, 10.0
 """Seconds between reads of the stage, and between reads of the memory, which take nearly a second."""
 Cost = dict[str, float]
@@ -205,7 +213,7 @@ def run_arm(name: str, folder: Path, num_steps: int, warm_up: int, overrides: li
     cpu, memory_gb = json.loads(watched.read_text())
     steps = list(read_rows(metrics))[warm_up:]
     if name in TRL_ARMS:
-        return {"step_s": statistics.median(step["timing_s/step"] for step in steps), "memory_gb": memory_gb}
+        return {"step_s": statistics.median(step[metric_names.STEP_S] for step in steps), "memory_gb": memory_gb}
     return {**summarise(steps, cpu[warm_up:]), "memory_gb": memory_gb}
 
 
@@ -216,24 +224,25 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
         return statistics.median(sum(row.get(name, 0.0) for name in names) for row in rows)
 
     medians = {
-        "step_s": "timing_s/step",
+        "step_s": metric_names.STEP_S,
         "rollout_s": "timing_s/gen",
-        "exposed_s": "refiner/exposed_s",
-        "hidden_s": "refiner/hidden_s",
-        "kept": "refiner/budget_kept",
+        "exposed_s": metric_names.EXPOSED_S,
+        "hidden_s": metric_names.HIDDEN_S,
+        "kept": metric_names.BUDGET_KEPT,
     }
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
-    num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
+    num_tokens = totals[metric_names.TOKENS_REFINE_PROMPT] + totals[metric_names.TOKENS_REFINE]
+    num_pairs = totals[metric_names.NUM_ACCEPTED]
     cost = {name: median(steps, key) for name, key in medians.items() if key in steps[0]}
     cost["tokens_per_pair"] = num_tokens / num_pairs if num_pairs else float("inf")
-    cost["attempted"] = totals["refiner/num_attempted"] / totals["refiner/num_rollouts"]
-    parts = [f"timing_s/{timer}" for timers, _ in STAGES.values() for timer in timers]
+    cost["attempted"] = totals[metric_names.NUM_ATTEMPTED] / totals[metric_names.NUM_ROLLOUTS]
+    parts = [name for seconds, _ in STAGES.values() for name in seconds]
     cost["rest"] = statistics.median(
-        1 - sum(step.get(part, 0.0) for part in parts) / step["timing_s/step"] for step in steps
+        1 - sum(step.get(part, 0.0) for part in parts) / step[metric_names.STEP_S] for step in steps
     )
-    for stage, (timers, counters) in STAGES.items():
-        cost[f"{stage}, s"] = median(steps, *(f"timing_s/{timer}" for timer in timers))
-        cost[f"{stage}, tokens"] = median(steps, *(f"tokens/{counter}" for counter in counters))
+    for stage, (seconds, tokens) in STAGES.items():
+        cost[f"{stage}, s"] = median(steps, *seconds)
+        cost[f"{stage}, tokens"] = median(steps, *tokens)
         cost[f"{stage}, CPU s"] = median([step for step in cpu if stage in step] or [{}], stage)
     return cost
 

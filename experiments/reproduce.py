@@ -21,6 +21,7 @@ from typing import Any
 
 from experiments.lab import jobs
 from experiments.lab.protocol import SEED_KEYS
+from recipe.online_refiner import metric_names
 from recipe.runs.files import read_rows
 
 SFT = ("constraint.mode=sft", "constraint.eta=0.03")
@@ -72,13 +73,13 @@ def mean_of(steps: list[dict[str, Any]], name: str) -> float | None:
 
 def hours_of(steps: list[dict[str, Any]]) -> float:
     """Return the hours that a run's steps took."""
-    return sum(step["timing_s/step"] for step in steps) / 3600
+    return sum(step[metric_names.STEP_S] for step in steps) / 3600
 
 
 COLUMNS: dict[str, Callable[[list[dict[str, Any]]], float | None]] = {
-    "reward": lambda steps: mean_of(steps, "reward/mean"),
-    "KL, nats a token": lambda steps: mean_of(steps, "kl_ref/k3"),
-    "accepted": lambda steps: mean_of(steps, "refiner/improvement_ratio"),
+    "reward": lambda steps: mean_of(steps, metric_names.REWARD),
+    "KL, nats a token": lambda steps: mean_of(steps, metric_names.KL_REF),
+    "accepted": lambda steps: mean_of(steps, metric_names.IMPROVEMENT_RATIO),
     "hours": hours_of,
 }
 

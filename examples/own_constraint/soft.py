@@ -37,6 +37,8 @@ TOP_IDS, TOP_LOG_PROBS = "refine_top_ids", "refine_top_log_probs"
 """The columns: ids int32 and log-probs float32, (u, TOP_K) each; u is the length of a', 1 in a row that is not used."""
 MASS = "soft_mass"
 """A row's number: the sum of p over the tokens that the refiner wrote."""
+NUM_TOKENS, SHARE = "constraint/soft_tokens", "constraint/soft_share"
+"""The metrics of this mode (``Soft.MEANING``)."""
 LOGITS_ARE_THERE = {
     "model.use_fused_kernels": False,
     "actor.fsdp_config.pad_to_length": False,
@@ -116,11 +118,11 @@ class Soft(Sft):
 
     asks_log_probs: ClassVar[bool] = True
     MEANING: ClassVar[Mapping[str, str | Mean]] = {
-        "constraint/soft_tokens": "tokens of used refinements that the refiner wrote",
-        "constraint/soft_share": Mean(
+        NUM_TOKENS: "tokens of used refinements that the refiner wrote",
+        SHARE: Mean(
             "share of the cross-entropy's target that is pi_0's distribution, mean over the tokens of used "
             "refinements; the rest is on the written token",
-            "constraint/soft_tokens",
+            NUM_TOKENS,
         ),
     }
 
@@ -161,7 +163,7 @@ class Soft(Sft):
         if not num_tokens:
             return {}
         share = sum(pair.own.get(MASS, 0.0) for pair in pairs) / num_tokens
-        return {"constraint/soft_tokens": num_tokens, "constraint/soft_share": share}
+        return {NUM_TOKENS: num_tokens, SHARE: share}
 
     def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
         """Return one line if pi_0's distributions cannot be had, or verl's top-k loss would not see the logits."""

@@ -14,6 +14,7 @@ import psutil
 
 from experiments.collapse import design, page, unrelated
 from experiments.lab import jobs
+from recipe.online_refiner import metric_names
 from recipe.runs.files import read_rows
 
 FOLDER = jobs.ROOT / "runs" / "collapse"
@@ -97,7 +98,7 @@ def line_of(job: design.Job, folder: Path, start: float, steps: Sequence[int] = 
     """
     rows = list(read_rows(folder / "metrics.jsonl"))
     held_out = held_out_of(rows, steps)
-    last = [row["kl_ref/k3"] for row in rows][-5:]
+    last = [row[metric_names.KL_REF] for row in rows][-5:]
     (weights,) = folder.glob("checkpoints/global_step_*/actor/huggingface")
     return {
         "run": job.name,
@@ -108,7 +109,7 @@ def line_of(job: design.Job, folder: Path, start: float, steps: Sequence[int] = 
         "held_out": held_out,
         "kl": round(fmean(last), 4),
         "log_loss": round(unrelated.log_loss(weights, unrelated.read()), 4),
-        "tokens": round(sum(row["tokens/rollout"] + row.get("tokens/refine", 0) for row in rows)),
+        "tokens": round(sum(row[metric_names.TOKENS_ROLLOUT] + row.get(metric_names.TOKENS_REFINE, 0) for row in rows)),
     }
 
 

@@ -29,6 +29,7 @@ from experiments.gpu_quarter.runner import Job
 from experiments.lab.arms import NONE, TUNED, Overrides
 from experiments.lab.jobs import PRESETS
 from experiments.lab.protocol import HELD_OUT
+from recipe.online_refiner import metric_names
 from recipe.runs.files import read_rows
 from recipe.smoke import letters
 from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
@@ -446,7 +447,13 @@ def lab(place: Place, arm: str) -> Figures:
 
 
 def _lab_row(step: dict[str, Any]) -> dict[str, Any]:
-    names = ("reward/mean", "kl_ref/k3", "refiner/improvement_ratio", "timing_s/step", "response_length/mean")
+    names = (
+        metric_names.REWARD,
+        metric_names.KL_REF,
+        metric_names.IMPROVEMENT_RATIO,
+        metric_names.STEP_S,
+        "response_length/mean",
+    )
     return {"step": step["step"], **{name: step[name] for name in (*names, HELD_OUT) if name in step}}
 
 

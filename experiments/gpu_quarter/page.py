@@ -10,6 +10,7 @@ from typing import Any
 from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, ROUNDED, SAME, SIZED
 from experiments.gpu_quarter.runner import CUT, PASSED
 from experiments.lab.protocol import HELD_OUT
+from recipe.online_refiner import metric_names
 
 PAGE = Path(__file__).resolve().parents[1] / "gpu.md"
 EARLIER = "h100.json"
@@ -18,19 +19,19 @@ Results = Mapping[str, dict[str, Any]]
 NUM_SIZED_STEPS = 3
 STAGES = {
     "rollout": ("timing_s/gen",),
-    "refining": ("timing_s/refine",),
-    "log π_θ(a')": ("timing_s/refine_log_prob",),
-    "KL to π₀": ("timing_s/kl_ref", "timing_s/ref"),
+    "refining": (metric_names.REFINE_S,),
+    "log π_θ(a')": (metric_names.LOG_PROB_S,),
+    "KL to π₀": (metric_names.KL_S, "timing_s/ref"),
     "old log-probs": ("timing_s/old_log_prob",),
     "update": ("timing_s/update_actor",),
     "weights to vLLM": ("timing_s/update_weights",),
 }
 """The columns, each with the metrics that are summed in it."""
 MEMORY = {
-    "rollout awake": "memory_gb/rollout",
-    "asleep": "memory_gb/asleep",
-    "refiner awake": "memory_gb/refine",
-    "both asleep": "memory_gb/refined",
+    "rollout awake": metric_names.MEMORY_ROLLOUT,
+    "asleep": metric_names.MEMORY_ASLEEP,
+    "refiner awake": metric_names.MEMORY_REFINE,
+    "both asleep": metric_names.MEMORY_REFINED,
     "update, torch's peak": "actor/perf/max_memory_reserved_gb",
 }
 
@@ -159,9 +160,12 @@ def stages(results: Results) -> list[str]:
     figures = passed(results, "sized", "without-flash-attn")
     for name, one in figures.items():
         steps = one["steps"]
-        whole = _mean(steps, "timing_s/step")
+        whole = _mean(steps, metric_names.STEP_S)
         shown = [_mean(steps, *names) for names in STAGES.values()]
-        tokens = _mean(steps, "tokens/rollout", "tokens/refine") or _mean(steps, "response_length/mean") * 128
+        tokens = (
+            _mean(steps, metric_names.TOKENS_ROLLOUT, metric_names.TOKENS_REFINE)
+            or _mean(steps, "response_length/mean") * 128
+        )
         what = SIZED[name.removeprefix("sized-")][0] if name.startswith("sized-") else "none, without flash-attn"
         rows.append(
             [
@@ -228,9 +232,9 @@ def quickstart(results: Results) -> list[str]:
     rows = [
         [
             step["step"],
-            f"{step.get('reward/mean', 0.0):.2f}",
-            f"{step.get('refiner/improvement_ratio', 0.0):.0%}",
-            *(f"{step.get(name, 0.0):.1f}" for name in ("timing_s/step", "timing_s/gen", "timing_s/refine")),
+            f"{step.get(metric_names.REWARD, 0.0):.2f}",
+            f"{step.get(metric_names.IMPROVEMENT_RATIO, 0.0):.0%}",
+            *(f"{step.get(name, 0.0):.1f}" for name in (metric_names.STEP_S, "timing_s/gen", metric_names.REFINE_S)),
             f"{step.get('timing_s/update_actor', 0.0):.1f}",
         ]
         for step in found["quickstart"]["steps"]
@@ -292,7 +296,7 @@ def lab(results: Results) -> list[str]:
     for name, one in passed(results, "lab-").items():
         held_out = [step[HELD_OUT] for step in one["steps"] if HELD_OUT in step]
         shares = ", ".join(f"{value:.0%}" for value in held_out[-3:])
-        rows.append([f"`{name}`", len(one["steps"]), shares, f"{one['steps'][-1].get('reward/mean', 0.0):.2f}"])
+        rows.append([f"`{name}`", len(one["steps"]), shares, f"{one['steps'][-1].get(metric_names.REWARD, 0.0):.2f}"])
     if not rows:
         return []
     columns = ["arm", "steps", "held-out solved, last three validations", "reward of the last step"]

@@ -12,13 +12,14 @@ from typing import Any
 
 from experiments.gpu_quarter.runner import kill
 from experiments.lab.protocol import HELD_OUT
+from recipe.online_refiner import metric_names
 from recipe.runs.files import read_rows
 
 POLL_S = 0.2
 RUN_MARK = "GPU_QUARTER_RUN"
 Steps = list[dict[str, Any]]
 GRADIENT = "actor/grad_norm"
-KEPT = (GRADIENT, "reward/mean", HELD_OUT)
+KEPT = (GRADIENT, metric_names.REWARD, HELD_OUT)
 """The metrics that are kept even if they are 0."""
 OWN = ("platform=", "run_dir=", "refiner.", "constraint.", "measure.")
 """Keys that stock verl does not have."""

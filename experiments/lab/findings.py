@@ -28,6 +28,7 @@ from experiments.lab import metrics, protocol
 from experiments.lab.arms import STATIC
 from experiments.lab.protocol import Protocol
 from experiments.lab.statistics import holm, interquartile_mean, permutation_p
+from recipe.online_refiner import metric_names
 
 COLOUR = "#1d5fb8"
 STYLE: Any = {
@@ -61,13 +62,13 @@ def _mean(*names: str, at: slice = LAST, if_any: bool = False) -> Callable[[Step
 
 
 SIDE = {  # what else is told of an arm: means over the last five steps, and of what is accepted over the first five
-    "reward": _mean("reward/mean"),
-    "not compiling": _mean("sandbox/outcome/compile_error", "refiner/num_rollouts"),
+    "reward": _mean(metric_names.REWARD),
+    "not compiling": _mean("sandbox/outcome/compile_error", metric_names.NUM_ROLLOUTS),
     "tokens an answer": _mean("response_length/mean"),
     "entropy": _mean("actor/entropy_loss"),
-    "KL": _mean("kl_ref/k3", if_any=True),
-    "accepted, first 5 steps": _mean("refiner/improvement_ratio", at=FIRST, if_any=True),
-    "accepted, last 5": _mean("refiner/improvement_ratio", if_any=True),
+    "KL": _mean(metric_names.KL_REF, if_any=True),
+    "accepted, first 5 steps": _mean(metric_names.IMPROVEMENT_RATIO, at=FIRST, if_any=True),
+    "accepted, last 5": _mean(metric_names.IMPROVEMENT_RATIO, if_any=True),
 }
 Arms = Mapping[str, Sequence[Steps]]
 Trials = Mapping[str, Mapping[float, Sequence[str]]]

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recipe.online_refiner import metric_names
+
 Steps = list[dict[str, float]]  # what each step of a run measured, by the metrics' names, and its number as `step`
 SIDE = (  # what is kept beside the held-out share
-    "reward/mean",
+    metric_names.REWARD,
     "response_length/mean",
     "actor/entropy_loss",
-    "kl_ref/k3",
-    "refiner/improvement_ratio",
+    metric_names.KL_REF,
+    metric_names.IMPROVEMENT_RATIO,
     "sandbox/outcome/compile_error",
-    "refiner/num_rollouts",
-    "timing_s/step",
+    metric_names.NUM_ROLLOUTS,
+    metric_names.STEP_S,
 )
 
 

@@ -28,7 +28,7 @@ from recipe.preflight.rules import PlannedRun, check
 from recipe.preflight.spelling import in_one_line, unknown
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
-from recipe.runs.console import CONSOLES, begin
+from recipe.report.console import CONSOLES, begin
 from recipe.runs.files import RunDir
 from recipe.runs.lock import lock_folders
 from recipe.runs.starts import start_of

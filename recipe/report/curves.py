@@ -8,6 +8,7 @@ from typing import Any
 import pandas
 import plotly.graph_objects as go
 
+from recipe.online_refiner import metric_names
 from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
 from recipe.report.reading import Arm
 from recipe.report.words import VERDICTS
@@ -16,23 +17,23 @@ COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#d4a62b", "#c
 """The colours of arms, and of a stacked picture's parts."""
 OTHER = {"other": "#9aa3b2"}
 LINES = {
-    "Reward": ("of the task, mean over a step's responses", ("reward/mean",)),
-    "Improvement ratio": ("share of responses that their refinement beats", ("refiner/improvement_ratio",)),
-    "KL to the reference model": ("on the policy's responses, nats per token", ("kl_ref/k3",)),
+    "Reward": ("of the task, mean over a step's responses", (metric_names.REWARD,)),
+    "Improvement ratio": ("share of responses that their refinement beats", (metric_names.IMPROVEMENT_RATIO,)),
+    "KL to the reference model": ("on the policy's responses, nats per token", (metric_names.KL_REF,)),
     "Cross-entropy of refinements": (
         "−log π_θ(a′) of accepted ones, nats per token. Dotted: what mode sft adds to the loss, before η; it is "
         "divided by the tokens of the batch (constraint.sft_normaliser)",
-        ("constraint/cross_entropy_accepted", "actor/sft_cross_entropy"),
+        (metric_names.CROSS_ENTROPY_ACCEPTED, metric_names.SFT_CROSS_ENTROPY),
     ),
 }
 """The pictures that show all arms at once: title, caption, and metrics, the second of which is dotted."""
 STAGES = {
     "gen": "policy writes",
     "reward": "reward model",
-    "refine": "refine and score",
-    "wait_refiner": "wait for the refiner",
-    "refine_log_prob": "log π_θ(a′)",
-    "kl_ref": "KL for the metric",
+    metric_names.REFINE_TIMER: "refine and score",
+    metric_names.WAIT_TIMER: "wait for the refiner",
+    metric_names.LOG_PROB_TIMER: "log π_θ(a′)",
+    metric_names.KL_TIMER: "KL for the metric",
     "old_log_prob": "log π_θ(a)",
     "ref": "static KL",
     "values": "critic",
@@ -49,18 +50,18 @@ SMALL = 0.02
 NOT_BETTER = "refiner/not_better"
 """The number of attempts that no other metric counts; a run does not write it."""
 KINDS = {
-    VERDICTS[Verdict.ACCEPTED]: ("refiner/num_accepted", "#2a9d6f"),
-    VERDICTS[Verdict.OWN]: ("refiner/num_own", "#8fd0b5"),
+    VERDICTS[Verdict.ACCEPTED]: (metric_names.NUM_ACCEPTED, "#2a9d6f"),
+    VERDICTS[Verdict.OWN]: (metric_names.NUM_OWN, "#8fd0b5"),
     VERDICTS[Verdict.NOT_BETTER]: (NOT_BETTER, "#9aa3b2"),
-    **{VERDICTS[one]: (f"refiner/failed/{one}", "#d0463b") for one in FAILURES},
-    **{VERDICTS[one]: (f"refiner/skipped/{one}", "#c9d6f2") for one in SKIPPED},
+    **{VERDICTS[one]: (metric_names.failed_for(one), "#d0463b") for one in FAILURES},
+    **{VERDICTS[one]: (metric_names.skipped_for(one), "#c9d6f2") for one in SKIPPED},
 }
 """The outcomes of responses: metric and colour."""
 TOKENS = {
-    "responses": "tokens/rollout",
-    "refiner reads": "tokens/refine_prompt",
-    "refiner writes": "tokens/refine",
-    "policy learns from, without refinements": "tokens/update_actor",
+    "responses": metric_names.TOKENS_ROLLOUT,
+    "refiner reads": metric_names.TOKENS_REFINE_PROMPT,
+    "refiner writes": metric_names.TOKENS_REFINE,
+    "policy learns from, without refinements": metric_names.TOKENS_UPDATE_ACTOR,
 }
 
 
@@ -75,7 +76,7 @@ def pictures(arms: list[Arm]) -> Iterator[dict[str, Any]]:
         caption += ". Line: mean of the runs; band: their range" if any(len(arm.runs) > 1 for arm in arms) else ""
         yield from _picture(title, caption, None, figure)
     for index, arm in enumerate(arms):
-        figure, prefix = go.Figure(), "refiner/improvement_ratio/"
+        figure, prefix = go.Figure(), metric_names.IMPROVEMENT_RATIO_OF
         sources = sorted(name for name in arm.table if name.startswith(prefix))
         for metric, colour in zip(sources, itertools.cycle(COLOURS), strict=False):
             _add_line(figure, arm, metric, metric.removeprefix(prefix), colour)
@@ -113,15 +114,16 @@ def _add_line(figure: go.Figure, arm: Arm, metric: str, name: str, colour: str, 
 
 def _of_steps(index: int, arm: Arm) -> Iterator[dict[str, Any]]:
     """Yield the stacked pictures of one arm's steps: seconds by stage, and responses by verdict."""
-    stages = {f"timing_s/{stage}": label for stage, label in STAGES.items()}
-    columns = ["step", "timing_s/step", *stages, "refiner/num_attempted", *(metric for metric, _ in KINDS.values())]
-    steps = arm.table.reindex(columns=columns).groupby("step").mean().dropna(subset="timing_s/step").fillna(0.0)
-    whole, seconds = steps["timing_s/step"], steps[list(stages)].rename(columns=stages)
+    stages = {metric_names.seconds_of(stage): label for stage, label in STAGES.items()}
+    outcomes = (metric for metric, _ in KINDS.values())
+    columns = ["step", metric_names.STEP_S, *stages, metric_names.NUM_ATTEMPTED, *outcomes]
+    steps = arm.table.reindex(columns=columns).groupby("step").mean().dropna(subset=metric_names.STEP_S).fillna(0.0)
+    whole, seconds = steps[metric_names.STEP_S], steps[list(stages)].rename(columns=stages)
     seconds = seconds.loc[:, seconds.sum() > SMALL * whole.sum()]
     seconds["other"] = (whole - seconds.sum(axis=1)).clip(lower=0.0)
     yield from _stacked("Seconds of a step, by stage", "", index, seconds, OTHER)
-    scored = steps["refiner/num_attempted"] - steps[[f"refiner/failed/{one}" for one in FAILURES]].sum(axis=1)
-    steps[NOT_BETTER] = scored - steps["refiner/num_accepted"]
+    scored = steps[metric_names.NUM_ATTEMPTED] - steps[[metric_names.failed_for(one) for one in FAILURES]].sum(axis=1)
+    steps[NOT_BETTER] = scored - steps[metric_names.NUM_ACCEPTED]
     kinds = pandas.DataFrame({name: steps[metric] for name, (metric, _) in KINDS.items()})
     colours = {name: colour for name, (_, colour) in KINDS.items()}
     caption = "responses of a step, by the verdict on their refinement"

@@ -10,6 +10,7 @@ from statistics import fmean, variance
 
 import pandas
 
+from recipe.online_refiner import metric_names
 from recipe.online_refiner.method.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm, Run
 from recipe.runs.starts import control_command
@@ -29,10 +30,10 @@ MAX_COST = 0.3
 MAX_KL = 0.5
 """The largest KL in nats per token; a policy further away often repeats itself."""
 COLUMNS = {
-    "reward": ("reward/mean", "+.3f"),
+    "reward": (metric_names.REWARD, "+.3f"),
     "validation": ("", "+.3f"),  # Arm.validation
-    "KL": ("kl_ref/k3", ".3f"),
-    "accepted": ("refiner/improvement_ratio", ".0%"),
+    "KL": (metric_names.KL_REF, ".3f"),
+    "accepted": (metric_names.IMPROVEMENT_RATIO, ".0%"),
 }
 """The columns of the arms' table that show both ends of a curve: metric and format."""
 FACTS = {
@@ -73,8 +74,8 @@ RESCUING = ("sft", "lagrangian")
 CHOSEN = (Verdict.NOT_CHOSEN, Verdict.OVER_BUDGET)
 """Verdicts of responses that are not refined because others of their group are, by their rewards."""
 SKIPPED = {
-    "too_long": "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
-    "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
+    Verdict.TOO_LONG: "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
+    Verdict.NO_ANSWER: "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
 }
 """The reasons why no response of a run may have been refined, each with its remedy."""
 LEVELS = ("act", "note", "good")
@@ -156,7 +157,7 @@ def table(arms: list[Arm]) -> pandas.DataFrame:
             numbers = arm.numbers(metric or arm.validation)
             ends = first_and_last(numbers)
             row[title] = " → ".join(f"{one:{form}}" for one in ends[: len(numbers)]) if ends else ""
-        seconds = arm.numbers("timing_s/step")
+        seconds = arm.numbers(metric_names.STEP_S)
         row["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else ""
         rows.append(row)
     cells = pandas.DataFrame(rows, index=[arm.name for arm in arms])
@@ -238,7 +239,7 @@ def control_of(arms: list[Arm]) -> Arm | None:
 
 
 def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
-    metric = arm.validation or "reward/mean"
+    metric = arm.validation or metric_names.REWARD
     title, with_it = "Does the refiner help?", _last_of_runs(arm, metric)
     without = _last_of_runs(control, metric) if control else []
     if not arm.refines or not with_it:
@@ -272,7 +273,7 @@ def _last_of_runs(arm: Arm, metric: str) -> list[float]:
 
 
 def _reward(arm: Arm) -> Iterator[Finding]:
-    numbers = arm.numbers("reward/mean")
+    numbers = arm.numbers(metric_names.REWARD)
     if ends := first_and_last(numbers):
         change, level = ends[1] - ends[0], "note"
         says = (
@@ -299,7 +300,7 @@ def _contest(arm: Arm) -> Iterator[Finding]:
         f"another response to the same prompt in {again:.0%}. "
     )
     level, key = "note", ""
-    if arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN)) or _filters(arm):
+    if arm.total(*(metric_names.skipped_for(one) for one in CHOSEN)) or _filters(arm):
         says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
     elif len(gains) < FEW or abs(refined - again) < 2 * error:
         says += "Such a difference may be chance."
@@ -323,11 +324,11 @@ def _better_refiner(arm: Arm) -> str:
 
 
 def _acceptance(arm: Arm) -> Iterator[Finding]:
-    ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
-    attempted, repeated = arm.total("refiner/num_attempted"), arm.numbers("refiner/repeated_ratio")
+    ends = first_and_last(arm.numbers(metric_names.IMPROVEMENT_RATIO))
+    attempted, repeated = arm.total(metric_names.NUM_ATTEMPTED), arm.numbers(metric_names.REPEATED_RATIO)
     if not ends or not attempted:
         return
-    share, figure = arm.total("refiner/num_accepted") / attempted, f"{ends[0]:.0%} → {ends[1]:.0%}"
+    share, figure = arm.total(metric_names.NUM_ACCEPTED) / attempted, f"{ends[0]:.0%} → {ends[1]:.0%}"
     says = f"{figure} of all responses had an accepted refinement; of the attempts {share:.0%}."
     says += "" if ends[1] <= ends[0] else " It should fall as the policy learns."
     level, key = ("note", _better_refiner(arm)) if share < 0.1 else ("good", "")
@@ -346,7 +347,7 @@ def _share(title: str, share: float, limit: float, says: str, key: str, level: s
 
 
 def _dead_groups(arm: Arm) -> Iterator[Finding]:
-    numbers = arm.numbers("reward/zero_std_groups")
+    numbers = arm.numbers(metric_names.ZERO_STD_GROUPS)
     if numbers and arm.setting("actor_rollout_ref.rollout.n") != 1:
         says = "of the prompts got equal rewards for all their responses, which teach the policy nothing by themselves."
         key, rescues = "other problems in data.train_files", arm.setting("constraint.rescue_dead_groups")
@@ -366,9 +367,9 @@ def _cut_responses(arm: Arm) -> Iterator[Finding]:
 
 
 def _failed(arm: Arm) -> Iterator[Finding]:
-    attempted = arm.total("refiner/num_attempted")
+    attempted = arm.total(metric_names.NUM_ATTEMPTED)
     for verdict in FAILURES:
-        failed = arm.total(f"refiner/failed/{verdict}")
+        failed = arm.total(metric_names.failed_for(verdict))
         if attempted and failed:
             says = "of the attempts failed so: filter the refinements by this verdict."
             title, limit, says, key = FAILED.get(verdict, (f"Failed: {verdict}", MAX_FAILED, says, "see their detail"))
@@ -376,9 +377,9 @@ def _failed(arm: Arm) -> Iterator[Finding]:
 
 
 def _cost(arm: Arm) -> Iterator[Finding]:
-    whole = arm.total("timing_s/step")
-    if whole and arm.total("refiner/num_attempted"):
-        share = arm.total("refiner/exposed_s", "timing_s/refine_log_prob") / whole
+    whole = arm.total(metric_names.STEP_S)
+    if whole and arm.total(metric_names.NUM_ATTEMPTED):
+        share = arm.total(metric_names.EXPOSED_S, metric_names.LOG_PROB_S) / whole
         says = "of a step's seconds are spent on refining, the longer update not counted."
         key = "a lower refiner.max_refinements_per_group"
         if arm.setting("refiner.placement") == "colocated":
@@ -387,7 +388,7 @@ def _cost(arm: Arm) -> Iterator[Finding]:
 
 
 def _kl(arm: Arm) -> Iterator[Finding]:
-    if ends := first_and_last(arm.numbers("kl_ref/k3")):
+    if ends := first_and_last(arm.numbers(metric_names.KL_REF)):
         level, key = "good", ""
         says = f"The policy is {ends[1]:.3g} nats per token from the reference model at the end"
         if ends[1] > MAX_KL:
@@ -402,12 +403,12 @@ def _never(arm: Arm) -> Iterator[str]:
 
     Such an event is a refinement, a response with the highest reward, or a group of equal rewards.
     """
-    if not arm.total("refiner/num_attempted"):
-        skipped = {why: arm.total(f"refiner/skipped/{name}") for name, why in SKIPPED.items()}
+    if not arm.total(metric_names.NUM_ATTEMPTED):
+        skipped = {why: arm.total(metric_names.skipped_for(reason)) for reason, why in SKIPPED.items()}
         yield from (f"nothing was refined: {number:g} responses {why}" for why, number in skipped.items() if number)
         return
     most = arm.setting("refiner.skip_reward_at_least")
-    if most is not None and not arm.total("refiner/skipped/max_reward", "refiner/num_own"):
+    if most is not None and not arm.total(metric_names.skipped_for(Verdict.MAX_REWARD), metric_names.NUM_OWN):
         yield (
             f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
             "length, for one) and stays below; set it to the least that a solved response gets"
@@ -418,7 +419,7 @@ def _never(arm: Arm) -> Iterator[str]:
         "algorithm.filter_groups.metric=reward": by_reward,
     }
     keys = " and ".join(key for key, is_set in waiting.items() if is_set)
-    if keys and not arm.total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
+    if keys and not arm.total(metric_names.ZERO_STD_GROUPS, "training/filter_groups/evicted_samples"):
         yield (
             f"no group was ever dead (equal rewards), so that {keys} did nothing: a shaped reward differs within "
             "groups that all failed; take the shaping out of it, or filter by what says what is solved"

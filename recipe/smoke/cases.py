@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipe.online_refiner import metric_names
+from recipe.online_refiner.method.pairs import Verdict
 from recipe.smoke import letters
 
 Steps = Sequence[dict[str, Any]]  # the metrics of a run's own steps
@@ -102,6 +104,13 @@ CASES = (
     Case(name="dedicated", shows="own GPUs, streaming", overrides=DEDICATED, min_gpus=2),
     Case(name="shared", shows="LoRA: one engine for both", overrides=SHARED),
 )
+DEATHS = (Verdict.REQUEST, Verdict.TIMEOUT, Verdict.WORKER)
+"""The verdicts of refinements that a server or worker has lost."""
+SLEEPS = (
+    (metric_names.MEMORY_ROLLOUT, metric_names.MEMORY_ASLEEP),
+    (metric_names.MEMORY_REFINE, metric_names.MEMORY_REFINED),
+)
+"""The memory of an engine's devices while it is awake, and while it is asleep."""
 LIMITS: dict[str, dict[str, float]] = {
     "gpu": {"probs_differ": 2e-2, "kl_at_start": 5e-3, "frees_gb": 1.0},  # bfloat16, other kernels
     "cpu": {"probs_differ": 1e-4, "kl_at_start": 1e-3, "frees_gb": -math.inf},  # engines cannot sleep there
@@ -126,7 +135,7 @@ def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
         return sum(step.get(name) or 0.0 for step in steps)
 
     yield from (f"no finite gradient in step {one['step']}" for one in steps if one.get("actor/grad_norm") is None)
-    moved, before = last.get("kl_ref/k3") or 0.0, first.get("kl_ref/k3")
+    moved, before = last.get(metric_names.KL_REF) or 0.0, first.get(metric_names.KL_REF)
     if moved <= limits["kl_at_start"]:
         yield f"KL to the reference at the end is {moved:.2g}: the policy has not moved"
     differ = [step.get("training/rollout_probs_diff_mean") for step in steps]
@@ -135,14 +144,14 @@ def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
         yield f"probabilities of rollout and trainer differ by {worst:.2g} on average: are weights synced?"
     if not case.goes_on and (before is None or abs(before) > limits["kl_at_start"]):
         yield f"KL to the reference before training is {before}: the refiner does not have the initial weights"
-    for name in ("failed/request", "failed/timeout", "failed/worker", "num_restarts"):
-        if number := total(f"refiner/{name}"):
-            yield f"refiner/{name} is {number:g}"
-    acts = {"penalty": "constraint/penalty", "sft": "actor/sft_cross_entropy"}[case.mode]
-    for name in ("actor/grad_norm", "refiner/num_accepted", acts):
+    for name in (*map(metric_names.failed_for, DEATHS), metric_names.NUM_RESTARTS):
+        if number := total(name):
+            yield f"{name} is {number:g}"
+    acts = {"penalty": metric_names.PENALTY, "sft": metric_names.SFT_CROSS_ENTROPY}[case.mode]
+    for name in ("actor/grad_norm", metric_names.NUM_ACCEPTED, acts):
         if not total(name):
             yield f"{name} is 0 in all steps"
-    for awake, asleep in (("rollout", "asleep"), ("refine", "refined"))[: 2 if case.folder == "colocated" else 1]:
-        sizes = [last[f"memory_gb/{name}"] for name in (awake, asleep)]
+    for awake, asleep in SLEEPS[: 2 if case.folder == "colocated" else 1]:
+        sizes = [last[name] for name in (awake, asleep)]
         if sizes[0] - sizes[1] < limits["frees_gb"]:
-            yield f"memory_gb/{awake} and {asleep} are {sizes[0]:.1f} and {sizes[1]:.1f}: an engine does not sleep"
+            yield f"{awake} and {asleep} are {sizes[0]:.1f} and {sizes[1]:.1f}: an engine does not sleep"

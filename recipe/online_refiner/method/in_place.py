@@ -23,6 +23,12 @@ if TYPE_CHECKING:  # the config is read without torch
     from torch import Tensor
 
 
+NUM_SCORED, NUM_UNSCORED = "constraint/in_place_responses", "constraint/in_place_unscored"
+NUM_TOKENS, CHARGE = "constraint/in_place_tokens", "constraint/in_place_charge"
+LARGEST, AGREEMENT = "constraint/in_place_largest", "constraint/in_place_agreement"
+"""The metrics of this mode (``InPlace.MEANING``)."""
+
+
 class InPlacePenalty(PenaltyPart):
     """Charges each token log pi_0 - log pi_theta, where pi_0 has read the better answer."""
 
@@ -47,10 +53,10 @@ class InPlacePenalty(PenaltyPart):
         reference, own = (data[name][mask].exp() > 0.5 for name in self.reads)
         num_tokens = int(mask.sum())
         return {
-            "constraint/in_place_tokens": num_tokens,
-            "constraint/in_place_charge": float(charged.sum()) / num_tokens,
-            "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
-            "constraint/in_place_agreement": float((reference == own).float().mean()),
+            NUM_TOKENS: num_tokens,
+            CHARGE: float(charged.sum()) / num_tokens,
+            LARGEST: float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
+            AGREEMENT: float((reference == own).float().mean()),
         }
 
 
@@ -62,23 +68,23 @@ class InPlace(Weighted):
     TRIED: ClassVar[tuple[float, float] | None] = (0.01, 0.3)
     asks_log_probs: ClassVar[bool] = True
     MEANING: ClassVar[Mapping[str, str | Mean]] = {
-        "constraint/in_place_responses": "responses that the reference model scored given the better answer",
-        "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its "
+        NUM_SCORED: "responses that the reference model scored given the better answer",
+        NUM_UNSCORED: "responses that it should have scored and did not: no replica answered, its "
         "prompt would be too long or had nothing to show",
-        "constraint/in_place_tokens": "tokens of the scored responses",
-        "constraint/in_place_charge": Mean(
+        NUM_TOKENS: "tokens of the scored responses",
+        CHARGE: Mean(
             "what such a token is charged, nats: log pi_0 given the better answer less "
             "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
-            "constraint/in_place_tokens",
+            NUM_TOKENS,
         ),
-        "constraint/in_place_largest": Mean(
+        LARGEST: Mean(
             "share of the largest token in what a response is charged, mean over them; near 1: one token decides",
-            "constraint/in_place_responses",
+            NUM_SCORED,
         ),
-        "constraint/in_place_agreement": Mean(
+        AGREEMENT: Mean(
             "share of these tokens about which pi_0 given the better answer and the "
             "policy agree: more likely than not for both, or for neither",
-            "constraint/in_place_tokens",
+            NUM_TOKENS,
         ),
     }
 
@@ -138,10 +144,8 @@ class InPlace(Weighted):
 
     def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """Count the responses that pi_0 has scored, and those that it should have."""
-        return {
-            f"constraint/in_place_{name}": sum(pair.own.get(f"is_{one}", 0.0) for pair in pairs)
-            for name, one in {"responses": "scored", "unscored": "unscored"}.items()
-        }
+        counts = {NUM_SCORED: "is_scored", NUM_UNSCORED: "is_unscored"}
+        return {metric: sum(pair.own.get(name, 0.0) for pair in pairs) for metric, name in counts.items()}
 
     # ---- before the run
 

@@ -30,6 +30,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
 from recipe.online_refiner.method.imitation import LogitsLoss
+from recipe.online_refiner.metric_names import SFT_LOSS
 
 Loss = tuple[Tensor, dict[str, Any]]
 """The result of verl's losses: the loss and its metrics."""
@@ -94,7 +95,7 @@ def refined_loss(
         losses = own.of_tokens(log_probs, output)
     weights = padded["refine_weights"].to(log_probs.dtype)
     value = agg_loss(weights * losses, padded["refine_loss_mask"], mode, **sizes)
-    metrics["sft_cross_entropy"] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
+    metrics[SFT_LOSS] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
     return loss + data["refine_eta"] * value, metrics
 
 

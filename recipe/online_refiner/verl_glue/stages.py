@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
-from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner import metric_names, metrics
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
@@ -71,16 +71,16 @@ class Stages:
         filtered = Counter(state.filtered) + Counter(state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}))
         num_discarded = state.metrics.get(metric_names.DISCARDED, 0)
         said = self._workers.numbers(real)
-        state.counts |= metric_names.num_saying(said)
+        state.counts |= metrics.num_saying(said)
         state.metrics.update(
             {
-                **metric_names.zeros(),
-                **metric_names.reward_metrics(by_key, filtered if is_by_reward else {}, num_discarded),
-                **metric_names.extra_metrics(said),
-                "refiner/num_rollouts": len(rows),
-                "reward/num_lost": max(0, self.num_wanted(real, state) - len(rows)),
-                "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
-                "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
+                **metrics.zeros(),
+                **metrics.reward_metrics(by_key, filtered if is_by_reward else {}, num_discarded),
+                **metrics.extra_metrics(said),
+                metric_names.NUM_ROLLOUTS: len(rows),
+                metric_names.NUM_LOST: max(0, self.num_wanted(real, state) - len(rows)),
+                metric_names.TOKENS_ROLLOUT: sum(batch.tags[row]["response_len"] for row in rows),
+                metric_names.TOKENS_UPDATE_ACTOR: sum(tag["seq_len"] for tag in batch.tags),
             }
         )
 
@@ -92,8 +92,8 @@ class Stages:
         if self._budget is not None:
             rollouts = self._rollouts(batch, state)
             chosen = self._budget.choose(rollouts)
-            state.metrics["refiner/budget_kept"] = self._budget.kept(rollouts, chosen)
-            state.counts["refiner/budget_kept"] = self._budget.expected(rollouts)
+            state.metrics[metric_names.BUDGET_KEPT] = self._budget.kept(rollouts, chosen)
+            state.counts[metric_names.BUDGET_KEPT] = self._budget.expected(rollouts)
             for row in state.pairs:
                 batch.tags[row][queue.OVER_BUDGET] = row not in chosen
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
@@ -107,8 +107,8 @@ class Stages:
         if self._budget is not None:
             self._budget.observe(rollouts, {row: state.pairs[row] for row in chosen})
         recent = [pair for row, pair in known.items() if row not in restored]
-        state.metrics.update(metric_names.streaming_metrics(recent, state.started_at))
-        state.metrics.update(metric_names.refine_metrics(state))
+        state.metrics.update(metrics.streaming_metrics(recent, state.started_at))
+        state.metrics.update(metrics.refine_metrics(state))
         state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
         self._record(batch, state)
 
@@ -176,7 +176,7 @@ class Stages:
         pairs = state.pairs.items()
         wanted = [row for row, pair in pairs if (pair.verdict.is_scored if is_due else pair.is_used and is_needed)]
         state.eta = self._eta.value
-        state.metrics["constraint/eta"] = state.eta
+        state.metrics[metric_names.ETA] = state.eta
         if wanted:
             actor.compute_refine_log_prob(self._for_actor(batch, wanted, actor, SCORED_COLUMNS))
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
@@ -185,12 +185,12 @@ class Stages:
                 state.pairs[row].nll = nll
                 state.pairs[row].divergence = divergence
         if constraint.rescues:
-            state.metrics["constraint/num_rescued_groups"] = len(state.rescued(constraint))
+            state.metrics[metric_names.NUM_RESCUED_GROUPS] = len(state.rescued(constraint))
         penalty = constraint.penalty
         if penalty is not None:
             self._charge(penalty, batch, state, actor)
         if is_needed or is_due or penalty is not None:
-            state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
+            state.metrics.update(metrics.constraint_metrics(state, is_due=is_due))
 
     def _charge(self, penalty: PenaltyPart, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Set the charges of the step: D of Eq. 6 from the actor's pass, or charges of the mode's own."""
@@ -225,7 +225,7 @@ class Stages:
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Put the penalty into the rewards if it acts there; return the rewards as they were, None if nobody pays."""
         if self._place is not None:
-            state.metrics["constraint/penalty"] = 0.0  # unless a row pays
+            state.metrics[metric_names.PENALTY] = 0.0  # unless a row pays
         return self._charge_column("rm_scores", batch, state) if self._place == "rewards" else None
 
     def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
@@ -258,7 +258,8 @@ class Stages:
         some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
         data = queue.read_padded(some, name, "response_mask", "refine_charged")
         costs = [penalty.cost(state.charges[row]) for row in rows]
-        state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / state.metrics["tokens/rollout"]
+        paid = sum(cost * state.eta for cost in costs)
+        state.metrics[metric_names.PENALTY] = -paid / state.metrics[metric_names.TOKENS_ROLLOUT]
         inputs = penalty_inputs(
             starts=[pair.start for pair in pairs],
             num_kept=[pair.num_kept_tokens for pair in pairs],
@@ -275,12 +276,12 @@ class Stages:
         if not (self._blocks.measures_kl or is_by_verl):
             return
         name, rows = ("ref_log_prob", [*state.pairs]) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
-        state.metrics["kl_ref/k3"], state.counts["kl_ref/k3"] = float("nan"), 0
-        state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in rows)
+        state.metrics[metric_names.KL_REF], state.counts[metric_names.KL_REF] = float("nan"), 0
+        state.metrics[metric_names.TOKENS_KL_REF] = sum(batch.tags[row]["response_len"] for row in rows)
         if rows:
             data = queue.read_padded(queue.rows_of(batch, rows), "old_log_probs", name, "response_mask")
-            state.counts["kl_ref/k3"] = int(data["response_mask"].sum())
-            state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
+            state.counts[metric_names.KL_REF] = int(data["response_mask"].sum())
+            state.metrics[metric_names.KL_REF] = metrics.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
 
@@ -296,7 +297,7 @@ class Stages:
 
     def of_step(self, parts: list[StepState]) -> dict[str, float]:
         """Return the metrics of a step that has several mini-batches, those of the run's constraint among them."""
-        return metric_names.of_step(parts, self._blocks.constraint.MEANING)
+        return metrics.of_step(parts, self._blocks.constraint.MEANING)
 
     def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Let workers record the numbers of each token of the shown rows after the update, without waiting."""

@@ -32,9 +32,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
 
+from recipe.online_refiner import metric_names
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
 from recipe.online_refiner.method.step import StepState
-from recipe.online_refiner.metrics import EXTRA
 from recipe.online_refiner.plan import Plan
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
@@ -92,10 +92,10 @@ class RefinedLogProbs(PPOTrainer):
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
         ours: dict[str, float] = {}
         if self.blocks.refines:
-            with marked_timer("refine_log_prob", ours), self._first_weights():
+            with marked_timer(metric_names.LOG_PROB_TIMER, ours), self._first_weights():
                 self.stages.score_with_actor(batch, self.state, self.actor_rollout_wg)
         if self.blocks.measures_kl_by_actor:
-            with marked_timer("kl_ref", ours):
+            with marked_timer(metric_names.KL_TIMER, ours):
                 super()._compute_ref_log_prob(batch, metrics=metrics)
                 # verl leaves this in the batch, and every later call would compute without the adapter as well.
                 del batch.extra_info["no_lora_adapter"]
@@ -225,7 +225,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.parts = []
         batch = super().step(metrics, timing_raw)
         self.stages.adapt_eta(self.parts)
-        for name in [one for one in metrics if one.startswith(EXTRA)]:  # verl's aggregator has those of any mini-batch
+        # verl's aggregator has a reward function's numbers if any mini-batch has them.
+        for name in [one for one in metrics if one.startswith(metric_names.EXTRA)]:
             del metrics[name]
         metrics.update(self.stages.of_step(self.parts))
         self.state.metrics = metrics
@@ -285,7 +286,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.state.metrics = metrics
         self.stages.see_rollouts(batch, self.state)
         asleep_gb = most_used_gb(self.llm_server_manager.server_handles)
-        self.state.metrics.update({"memory_gb/rollout": self.rollout_gb, "memory_gb/asleep": asleep_gb})
+        self.state.metrics.update({metric_names.MEMORY_ROLLOUT: self.rollout_gb, metric_names.MEMORY_ASLEEP: asleep_gb})
         if self.blocks.hosts_refiner:
             self._begin("the refiner rewrites")
             self._use_refiner(batch)
@@ -294,26 +295,27 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _use_refiner(self, batch: KVBatchMeta) -> None:
         """Do all work of pi_0 in a step, so that it is woken once."""
         state, ours = self.state, dict[str, float]()
-        with marked_timer("refine", ours):
-            state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self._wake_refiner()
+        with marked_timer(metric_names.REFINE_TIMER, ours):
+            num_restarts = state.num_restarts if self.blocks.streams else self._wake_refiner()
+            state.metrics[metric_names.NUM_RESTARTS] = num_restarts
             client = self.group.client()
-            state.metrics["refiner/num_replicas"] = len(client.addresses)
+            state.metrics[metric_names.NUM_REPLICAS] = len(client.addresses)
             if self.blocks.refines:
                 with self._reward_model_awake():
                     self.stages.refine(batch, state, client, self.plan.max_model_len)
-        with marked_timer("kl_ref", ours):
+        with marked_timer(metric_names.KL_TIMER, ours):
             if self.blocks.measures_kl:
                 self.stages.score_with_reference(batch, state, client)
         if client.handles:
-            state.metrics["memory_gb/refine"] = most_used_gb(client.handles)
-        with marked_timer("refine", ours):
+            state.metrics[metric_names.MEMORY_REFINE] = most_used_gb(client.handles)
+        with marked_timer(metric_names.REFINE_TIMER, ours):
             self.group.sleep()
         if client.handles:
-            state.metrics["memory_gb/refined"] = most_used_gb(client.handles)
-        ours["wait_refiner"] = state.metrics["timing_s/wait_refiner"]
+            state.metrics[metric_names.MEMORY_REFINED] = most_used_gb(client.handles)
+        ours[metric_names.WAIT_TIMER] = state.metrics[metric_names.WAIT_S]
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:
-            state.metrics["refiner/exposed_s"] = ours["refine"] + ours["wait_refiner"]
+            state.metrics[metric_names.EXPOSED_S] = ours[metric_names.REFINE_TIMER] + ours[metric_names.WAIT_TIMER]
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_compute_advantage", batch.keys)
@@ -367,7 +369,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.stages.save(self._checkpoint_folder())
         self._finish_records()
         timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}
-        seconds = {f"timing_s/{stage}": value for stage, value in timing_raw.items()}
+        seconds = {metric_names.seconds_of(stage): value for stage, value in timing_raw.items()}
         self.saved = {"step": self.global_steps, **self.state.metrics, **seconds}
         self.run_dir.write_metrics(self.global_steps, self.saved)
         super()._save_checkpoint()

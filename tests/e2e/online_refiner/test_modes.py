@@ -16,7 +16,7 @@ from plain_advantages import ETA, GAMMA, LAMBDA, divergence, expected_advantages
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM
 
-from recipe.online_refiner.metrics import COUNTS, MEANING
+from recipe.online_refiner.metric_names import COUNTS, MEANING
 from recipe.runs.files import Records, read_rows
 
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")

@@ -13,7 +13,7 @@ from rich.console import Console
 from terminal import on_terminal
 
 from recipe.online_refiner import metrics
-from recipe.runs.console import View, _watch
+from recipe.report.console import View, _watch
 from recipe.runs.files import RunDir
 
 TESTS = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ NUMBERS = {**metrics.zeros(), "reward/mean": 0.5, "refiner/num_rollouts": 8, "ti
 NOISY_RUN = """
 import json, logging, os, sys, warnings
 from composed_main import composed
-from recipe.runs import console
+from recipe.report import console
 from made_run import record
 from recipe.runs.files import Records, RunDir
 logging.basicConfig()  # its handler keeps today's sys.stderr

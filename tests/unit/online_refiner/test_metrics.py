@@ -20,7 +20,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from recipe.online_refiner import metrics
+from recipe.online_refiner import metric_names, metrics
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.pairs import Charge, Pair, Verdict
 from recipe.online_refiner.method.step import StepState
@@ -65,7 +65,7 @@ def test_counts_add_up_and_means_are_weighted() -> None:
     assert step["constraint/cross_entropy_accepted"] == (3 * 2.0 + 9 * 1.0) / 12
     assert not any(name.startswith("timing_s/") for name in step), "seconds are the step's already"
     means = {"reward/mean", "refiner/reward_gain", "constraint/cross_entropy_accepted"}
-    assert set(step) == {name for name in metrics.COUNTS if not name.startswith("timing_s/")} | means
+    assert set(step) == {name for name in metric_names.COUNTS if not name.startswith("timing_s/")} | means
 
 
 BY_HAND: dict[str, float] = {
@@ -133,12 +133,13 @@ def test_a_steps_mean_is_over_all_that_its_mini_batches_are_over(seed: int) -> N
     names = [
         name
         for name in whole.metrics
-        if name in {*metrics.MEANS, *metrics.PERCENTILES} or name.startswith((metrics.EXTRA, *metrics.OF_SOURCES))
+        if name in {*metrics.MEANS, *metric_names.PERCENTILES}
+        or name.startswith((metric_names.EXTRA, *metric_names.OF_SOURCES))
     ]
     for name in names:
         assert found[name] == pytest.approx(whole.metrics[name]), name
     assert {*names} >= metrics.MEANS.keys() - BY_HAND.keys(), "each mean is checked here or in BY_HAND"
-    assert {"reward/extra/y", "reward/extra/only 1", "refiner/failed_ratio/a", *metrics.PERCENTILES} <= {*names}
+    assert {"reward/extra/y", "reward/extra/only 1", "refiner/failed_ratio/a", *metric_names.PERCENTILES} <= {*names}
 
 
 def test_how_many_values_other_means_are_over() -> None:
@@ -179,7 +180,7 @@ def test_refinements_are_told_of_by_source() -> None:
 
     good, bad, solved = Verdict.ACCEPTED, Verdict.TIMEOUT, Verdict.MAX_REWARD
     first = part_of(a__b=[good, bad, bad, solved], c=[good])
-    assert {name: value for name, value in first.metrics.items() if name.startswith(metrics.OF_SOURCES)} == {
+    assert {name: value for name, value in first.metrics.items() if name.startswith(metric_names.OF_SOURCES)} == {
         "refiner/improvement_ratio/a/b": 0.25,
         "refiner/failed_ratio/a/b": 0.5,
         "refiner/improvement_ratio/c": 1.0,
@@ -192,29 +193,28 @@ def test_refinements_are_told_of_by_source() -> None:
 
 def test_every_tracker_takes_the_names() -> None:
     """MLflow's pattern; and on disk each of its metrics is a file, so that no name may be another one's folder."""
-    names = {*metrics.MEANING, *metrics.OF_CONSTRAINTS}
+    names = {*metric_names.MEANING, *metrics.OF_CONSTRAINTS}
     assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in names)
     assert not [name for name in names if any(other.startswith(f"{name}/") for other in names)]
 
 
-NAME = re.compile("(?:refiner|constraint|tokens|reward|kl_ref|memory_gb|actor)/[a-z0-9_/]*[a-z0-9]")
-OTHERS = {"actor/grad_norm", "refiner/not_better", "refiner/samples", "refiner/tokens"}
-"""A metric of verl's, a curve of a run's page, and two tables for trackers."""
+NAME = re.compile("(?:refiner|constraint|tokens|reward|kl_ref|memory_gb|timing_s)/[a-z0-9_/]*[a-z0-9]")
+REPOSITORY = Path(__file__).parents[3]
 
 
-def names_in(path: Path) -> set[str]:
+def names_in(path: Path) -> list[str]:
     """Return the texts in a file that look like the name of a metric of this extension."""
     nodes = ast.walk(ast.parse(path.read_text()))
-    return {one.value for one in nodes if isinstance(one, ast.Constant) and NAME.fullmatch(str(one.value))}
+    return [one.value for one in nodes if isinstance(one, ast.Constant) and NAME.fullmatch(str(one.value))]
 
 
-def test_a_metric_has_the_name_of_the_table_wherever_it_is_written_or_read() -> None:
-    """A misspelt name would be another metric, which nothing explains, and which no page and no check finds."""
-    recipe = Path(metrics.__file__).parents[1]
-    used = {path.name: names_in(path) for path in recipe.rglob("*.py") if path.name != "metrics.py"}
-    known = {*metrics.MEANING, *metrics.OF_CONSTRAINTS, *OTHERS}
-    assert {name: names - known for name, names in used.items() if names - known} == {}
-    assert set().union(*used.values()) >= {"constraint/eta", "refiner/exposed_s", "tokens/rollout"}
+def test_the_name_of_a_metric_is_written_once() -> None:
+    """What writes a metric and what reads it share one constant: a misspelt name would be another metric."""
+    paths = [path for top in ("recipe", "experiments", "examples") for path in (REPOSITORY / top).rglob("*.py")]
+    times = Counter(name for path in paths for name in names_in(path))
+    ours = metric_names.MEANING.keys() | metrics.OF_CONSTRAINTS.keys()
+    assert {name: number for name, number in times.items() if number > 1 and name in ours} == {}
+    assert times["constraint/eta"] == times["constraint/in_place_charge"] == times["constraint/soft_share"] == 1
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_refine_metrics_by_hand(state: StepState) -> None:
         "refiner/latency_p95_s": pytest.approx(2.9),
         "refiner/num_retries": 3,
     }
-    assert set(values) <= set(metrics.MEANING)
+    assert set(values) <= set(metric_names.MEANING)
     state.pairs[2].is_used = True
     assert metrics.refine_metrics(state) == values, "without the gate the ratio is the same"
 
@@ -292,7 +292,7 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
     assert found.keys() & metrics.MEANS.keys() == ratios | {"refiner/repeated_ratio"}
     assert metrics.refine_metrics(StepState()).keys() & metrics.MEANS.keys() == set()
-    assert {*metrics.zeros()} == {*metrics.COUNTS}
+    assert {*metrics.zeros()} == {*metric_names.COUNTS}
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_reward_metrics_by_hand() -> None:
 
 def test_surplus_has_verls_name() -> None:
     rules = MetricsAggregator().aggregation_rules
-    assert metrics.DISCARDED in rules["sum"]
+    assert metric_names.DISCARDED in rules["sum"]
 
 
 def test_numbers_beside_the_reward_are_averaged() -> None:
@@ -509,7 +509,9 @@ def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("recipe.online_refiner.verl_glue.rows.read_rewards", lambda _: [0.0, 1.0])
     tags = [{"seq_len": 4, "response_len": 2}] * 2
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=tags, partition_id="train")
-    state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 1}, metrics.DISCARDED: 3}, filtered={-1.0: 3})
+    state = StepState(
+        metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 1}, metric_names.DISCARDED: 3}, filtered={-1.0: 3}
+    )
     workers = SimpleNamespace(numbers=lambda _: [{"x": 1}, {"x": 2}])
     Stages(config, load(config), workers).see_rollouts(batch, state)  # type: ignore[arg-type]
     assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)

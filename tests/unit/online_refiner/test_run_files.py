@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from recipe.online_refiner import metrics
-from recipe.runs.console import NUM_COMPARED, print_summary, step_line
+from recipe.report.console import NUM_COMPARED, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows
 
 

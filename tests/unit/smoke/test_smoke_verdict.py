@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.metric_names import MEANING
 from recipe.smoke.cases import CASES, LIMITS, faults
 
 COLOCATED, RESUMED, DEDICATED, SHARED = CASES
@@ -50,8 +50,8 @@ def test_nothing_is_wrong_with_a_good_run(case: Any, platform: str) -> None:
         ({"training/rollout_probs_diff_mean": None}, "differ by inf"),
         ({"refiner/failed/timeout": 2.0}, "refiner/failed/timeout is 2"),
         ({"refiner/num_restarts": 1.0}, "refiner/num_restarts is 1"),
-        ({"memory_gb/asleep": 44.5}, "memory_gb/rollout and asleep are 45.0 and 44.5"),
-        ({"memory_gb/refined": 44.0}, "memory_gb/refine and refined are 44.0 and 44.0"),
+        ({"memory_gb/asleep": 44.5}, "memory_gb/rollout and memory_gb/asleep are 45.0 and 44.5"),
+        ({"memory_gb/refined": 44.0}, "memory_gb/refine and memory_gb/refined are 44.0 and 44.0"),
         ({"step": 4}, "[1, 2, 4]"),
     ],
 )

@@ -23,6 +23,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from recipe.online_refiner import metric_names
 from recipe.runs.files import RunDir
 
 if TYPE_CHECKING:
@@ -201,17 +202,17 @@ def _watch(view: View, stop: threading.Event) -> None:
 
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     """Return one step's metrics as one line."""
-    num_rollouts = step["refiner/num_rollouts"]
+    num_rollouts = step[metric_names.NUM_ROLLOUTS]
     parts = [
         f"step {step['step']:>2}/{num_steps or '?'}",
-        _shown("reward", step["reward/mean"], "+.3f"),
-        f"refined {step['refiner/num_attempted']:.0f}/{num_rollouts:.0f}",
-        f"accepted {step['refiner/num_accepted']:.0f}/{num_rollouts:.0f}",
+        _shown("reward", step[metric_names.REWARD], "+.3f"),
+        f"refined {step[metric_names.NUM_ATTEMPTED]:.0f}/{num_rollouts:.0f}",
+        f"accepted {step[metric_names.NUM_ACCEPTED]:.0f}/{num_rollouts:.0f}",
     ]
-    if "constraint/cross_entropy_accepted" in step:  # mode sft measures it in some steps only
-        parts.append(_shown("cross-entropy", step["constraint/cross_entropy_accepted"], ".2f"))
-    if "kl_ref/k3" in step:
-        parts.append(_shown("KL", step["kl_ref/k3"], ".4f"))
+    if metric_names.CROSS_ENTROPY_ACCEPTED in step:  # mode sft measures it in some steps only
+        parts.append(_shown("cross-entropy", step[metric_names.CROSS_ENTROPY_ACCEPTED], ".2f"))
+    if metric_names.KL_REF in step:
+        parts.append(_shown("KL", step[metric_names.KL_REF], ".4f"))
     return "  ".join([*parts, f"{step['timing_s/step']:.0f} s"])
 
 

@@ -1,0 +1,311 @@
+"""Every metric that this extension adds to verl's: its name, its meaning, and how a step's value is made of several.
+
+The code that writes a metric and the code that reads it import its name from here. A name is a plain string, because
+verl's trackers take no other key (``orjson``). Metrics of one constraint alone are in its class
+(``Constraint.MEANING``). verl's own metrics stand beside them in ``metrics.jsonl``.
+
+Counts and seconds are in every step's metrics, 0 where nothing happened. A mean is there only where it was measured:
+not where the mode never measures it, and not over nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from recipe.online_refiner.method.constraint import Mean
+from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
+
+
+@dataclass(slots=True, frozen=True)
+class Largest:
+    """A metric whose value of a step is the largest one of its mini-batches."""
+
+    meaning: str
+
+
+@dataclass(slots=True, frozen=True)
+class Percentile:
+    """A percentile of the latencies of requests. A step's is over the requests of all its mini-batches."""
+
+    meaning: str
+    percent: int
+
+
+MEANING: dict[str, str | Mean | Largest | Percentile] = {}
+"""Every metric of all runs, by name. A text is the meaning of a sum, which is 0 where nothing happened. A step may lack
+metrics of other kinds. The memory of a refiner's devices is there if the run hosts a refiner."""
+
+
+def metric(name: str, meaning: str | Mean | Largest | Percentile) -> str:
+    """Add a metric to :data:`MEANING` and return its name."""
+    MEANING[name] = meaning
+    return name
+
+
+def mean_of_counted(name: str, meaning: str) -> str:
+    """Add a mean over as many values as ``StepState.counts`` has under its name, and return its name."""
+    return metric(name, Mean(meaning, counted(name)))
+
+
+def counted(name: str) -> Callable[[Any], float]:
+    """Return a function that reads the count of values of a metric (``StepState.counts``); 0 if there is none."""
+    return lambda state: state.counts.get(name, 0.0)
+
+
+def one_each(state: Any) -> float:
+    """Return 1: the metric is one number of each mini-batch."""
+    return 1.0
+
+
+SECONDS = "timing_s/"
+"""The prefix of verl's metrics of timers."""
+
+
+def seconds_of(stage: str) -> str:
+    """Return the name that verl gives to the seconds of a timer."""
+    return f"{SECONDS}{stage}"
+
+
+def skipped_for(verdict: Verdict) -> str:
+    """Return the metric that counts the rollouts that were not attempted for one reason."""
+    return f"refiner/skipped/{verdict}"
+
+
+def failed_for(verdict: Verdict) -> str:
+    """Return the metric that counts the attempts without a result for one reason."""
+    return f"refiner/failed/{verdict}"
+
+
+# ---- rewards
+
+NUM_RESPONSES = metric(
+    "reward/num_responses",
+    "responses that reward/mean is over; a group that is not in the step counts as many as the step's groups have "
+    "on average",
+)
+REWARD = metric(
+    "reward/mean",
+    Mean(
+        "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
+        "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
+        "full (sync) count as the step's own do",
+        NUM_RESPONSES,
+    ),
+)
+NUM_GROUPS = metric("reward/num_groups", "groups of the step: prompts with at least one rollout in it")
+GROUP_STD = metric(
+    "reward/group_std",
+    Mean("standard deviation of the reward within a prompt's group, mean over the step's groups", NUM_GROUPS),
+)
+ZERO_STD_GROUPS = metric(
+    "reward/zero_std_groups",
+    Mean("share of the step's groups whose rewards are all equal (no gradient without a constraint)", NUM_GROUPS),
+)
+NUM_LOST = metric("reward/num_lost", "rollouts without a reward (its function or sandbox failed), left out of the step")
+EXTRA = "reward/extra/"
+"""The prefix of a reward function's other numbers, each as the mean over the rollouts that have it.
+
+A name is left out if any of its values is not a finite number.
+"""
+
+# ---- refinements
+
+NUM_ROLLOUTS = metric("refiner/num_rollouts", "rollouts of the step, padding not counted")
+NUM_ATTEMPTED = metric("refiner/num_attempted", "rollouts for which a refinement was sought")
+NUM_ACCEPTED = metric("refiner/num_accepted", "refinements that are better by the reward gate: the pairs of Eq. 6")
+IMPROVEMENT_RATIO = metric(
+    "refiner/improvement_ratio",
+    Mean(
+        "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them",
+        NUM_ROLLOUTS,
+    ),
+)
+IMPROVEMENT_RATIO_AT_1 = metric(
+    "refiner/improvement_ratio_at_1",
+    Mean(
+        "what improvement_ratio would be with one refinement of each response: the share of its samples that are "
+        "better, mean over the same rollouts; the same number with refiner.samples=1",
+        NUM_ROLLOUTS,
+    ),
+)
+NUM_OWN = metric("refiner/num_own", "solved responses that are imitated themselves (constraint.imitate_solved)")
+REPEATED_RATIO = metric(
+    "refiner/repeated_ratio",
+    Mean(
+        "share of attempted refinements that repeat the response, in its tokens or others of the "
+        "same text: not better by definition, and not rewarded again",
+        NUM_ATTEMPTED,
+    ),
+)
+REWARD_GAIN = metric("refiner/reward_gain", Mean("r(a') - r(a), mean over accepted pairs", NUM_ACCEPTED))
+BUDGET_KEPT = mean_of_counted(
+    "refiner/budget_kept",
+    "refiner.budget: share of the acceptances, of those that earlier steps let expect from all responses, that is "
+    "expected from the chosen ones",
+)
+EDIT_DISTANCE = metric(
+    "refiner/edit_distance",
+    Mean(
+        "token edit distance between a and a', mean over about 64 scored refinements",
+        lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),
+    ),
+)
+EXPOSED_S = metric(
+    "refiner/exposed_s",
+    "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
+    "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
+)
+HIDDEN_S = metric(
+    "refiner/hidden_s",
+    "streaming: seconds from the first refinement's begin to the last reward of the rollout",
+)
+LATENCY_P50_S = metric(
+    "refiner/latency_p50_s",
+    Percentile(
+        "seconds from a request to the refiner's answer, its retries included, median over all requests of the step", 50
+    ),
+)
+LATENCY_P95_S = metric("refiner/latency_p95_s", Percentile("the same, 95th percentile", 95))
+NUM_RETRIES = metric(
+    "refiner/num_retries", "requests that were sent again to a busy or lost server of refiner.placement=external"
+)
+NUM_REPLICAS = metric(
+    "refiner/num_replicas",
+    Mean("replicas of the refiner (external: servers) that were alive when the step asked them", one_each),
+)
+NUM_RESTARTS = metric("refiner/num_restarts", "replicas that had died and were started again before the step")
+MEANING |= {skipped_for(verdict): "rollouts not attempted, by reason" for verdict in SKIPPED}
+MEANING |= {failed_for(verdict): "attempts without a result, by reason" for verdict in FAILURES}
+IMPROVEMENT_RATIO_OF = f"{IMPROVEMENT_RATIO}/"
+"""The prefix of metrics per data source with ``refiner.by_source``: the share of the source's rollouts with an accepted
+refinement. Rows that were lost with a refine worker belong to no source."""
+FAILED_RATIO_OF = "refiner/failed_ratio/"
+"""The prefix of the share of a source's rollouts with a failed attempt, as above."""
+OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF)
+"""Both prefixes."""
+
+# ---- tokens
+
+TOKENS_ROLLOUT = metric("tokens/rollout", "tokens of the responses, the output of tools included")
+TOKENS_REFINE_PROMPT = metric(
+    "tokens/refine_prompt",
+    "prompt tokens sent to the refiner, once for all samples of a request; those of an "
+    "external one as its server counts them, or if it does not tell in the policy's tokens",
+)
+TOKENS_REFINE = metric(
+    "tokens/refine", "tokens that the refiner generated, of all samples (refiner.samples), counted in the same way"
+)
+TOKENS_REFINE_KEPT = metric(
+    "tokens/refine_kept", "tokens of the responses' own thoughts, with which their refinements begin"
+)
+TOKENS_REFINE_THOUGHT = metric(
+    "tokens/refine_thought", "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement"
+)
+TOKENS_REFINE_LOG_PROB = metric("tokens/refine_log_prob", "tokens of refinements that the actor scored")
+TOKENS_KL_REF = metric("tokens/kl_ref", "tokens that the reference model scored for kl_ref")
+TOKENS_UPDATE_ACTOR = metric(
+    "tokens/update_actor", "prompt and response tokens of the actor update, without the rows of refinements"
+)
+
+# ---- the constraint
+
+CROSS_ENTROPY_ALL = metric(
+    "constraint/cross_entropy_all",
+    Mean(
+        "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
+        "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
+        "(refiner.skip_reward_at_least), are left out, but those of constraint.imitate_solved are not; the paper's "
+        "Figure 4 has all, and reads lower",
+        TOKENS_REFINE_LOG_PROB,
+    ),
+)
+CROSS_ENTROPY_ACCEPTED = metric(
+    "constraint/cross_entropy_accepted",
+    Mean(
+        "the same over accepted refinements. Mode sft computes this and the "
+        "divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
+        lambda state: sum(
+            pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
+        ),
+    ),
+)
+DIVERGENCE = metric(
+    "constraint/divergence",
+    Mean(
+        "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
+        "step; in place minus the sum of the charges, of either sign",
+        NUM_ROLLOUTS,
+    ),
+)
+DIVERGENCE_PER_TOKEN = metric(
+    "constraint/divergence_per_token",
+    Mean("the same of D divided by min(len a, len a'), in place by the turn's length", NUM_ROLLOUTS),
+)
+NUM_RESCUED_GROUPS = metric(
+    "constraint/num_rescued_groups",
+    "groups whose rewards are all equal and that have a better refinement, where "
+    "constraint.rescue_dead_groups keeps them",
+)
+PENALTY = metric(
+    "constraint/penalty",
+    Mean(
+        "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
+        "credit in_reward D divided by min(len a, len a')), per response token of the batch",
+        TOKENS_ROLLOUT,
+    ),
+)
+ETA = metric("constraint/eta", Mean("weight of the constraint in this step; not in mode none", one_each))
+SFT_LOSS = "sft_cross_entropy"
+"""The name of the cross-entropy among the metrics of the actor's loss; verl puts ``actor/`` before it."""
+SFT_CROSS_ENTROPY = metric(
+    f"actor/{SFT_LOSS}",
+    Mean(
+        "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
+        "(accepted: nats per token), mean over mini-batches with accepted refinements; a mode's own loss "
+        "of a token takes the place of -log pi_theta(a')",
+        lambda state: float(any(pair.is_used for pair in state.pairs.values())),
+    ),
+)
+KL_REF = mean_of_counted(
+    "kl_ref/k3",
+    "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
+    "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
+)
+
+# ---- seconds, by the timers that verl's trainer holds
+
+REFINE_TIMER, WAIT_TIMER, LOG_PROB_TIMER, KL_TIMER = "refine", "wait_refiner", "refine_log_prob", "kl_ref"
+"""The timers of this extension's stages."""
+REFINE_S = metric(seconds_of(REFINE_TIMER), "seconds of the refine stage: wake, generate, score, sleep")
+WAIT_S = metric(
+    seconds_of(WAIT_TIMER),
+    "streaming: seconds for which the trainer waited for refinements alone: from the last "
+    "reward of the rollout, or from when it began to wait for the batch, to the last refinement; a part of "
+    "timing_s/gen where the trainer waits for whole batches",
+)
+LOG_PROB_S = metric(seconds_of(LOG_PROB_TIMER), "seconds of log pi_theta(a')")
+KL_S = metric(seconds_of(KL_TIMER), "seconds of the reference log-probs for kl_ref")
+
+# ---- memory
+
+FULLEST = "GiB in use on the fullest device of the {}; platform cpu: of the machine"
+MEMORY_ROLLOUT = metric(
+    "memory_gb/rollout", Largest(FULLEST.format("rollout, when the step begins: its engines are awake"))
+)
+MEMORY_ASLEEP = metric("memory_gb/asleep", Largest(FULLEST.format("rollout, after it: engines that can sleep do")))
+MEMORY_REFINE = metric(
+    "memory_gb/refine", Largest(FULLEST.format("refiner, at the end of the refine stage: the refiner is awake"))
+)
+MEMORY_REFINED = metric("memory_gb/refined", Largest(FULLEST.format("refiner, after that")))
+
+# ---- verl's
+
+DISCARDED = "training/filter_groups/discarded_surplus_samples"
+"""verl's count of surplus groups that it has thrown away because they exceed the batch, with DAPO's filter."""
+STEP_S = seconds_of("step")
+"""verl's seconds of a whole step."""
+
+PERCENTILES = {name: one.percent for name, one in MEANING.items() if isinstance(one, Percentile)}
+"""The percent of each metric that is a percentile."""
+COUNTS = tuple(name for name, one in MEANING.items() if isinstance(one, str))
+"""The metrics that are sums."""
