@@ -28,7 +28,7 @@ from experiments.map.tasks import EOS, LENGTH, LONGEST_ANSWER, REWARDS, RULES, Q
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.constraint import row_columns
 from recipe.online_refiner.method.eq6 import NONE, PenaltyInputs, accepts, penalty_inputs
-from recipe.online_refiner.method.pairs import Charge, Pair, Refinement, Rollout, Turn, Verdict
+from recipe.online_refiner.method.pairs import Divergence, Pair, Refinement, Rollout, Turn, Verdict
 from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart
 from recipe.online_refiner.refine.group import choose
 from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
@@ -124,7 +124,7 @@ class Learner:
                 prompt_ids=asked[group].prompt,
                 response_ids=answer,
                 reward=reward,
-                request={},
+                reward_columns={},
             )
             turn = self.turn(rollout, Refinement(verdict=Verdict.NONE))
             rows.append(Row(question=asked[group], rollout=rollout, turn=turn, pair=Pair(reward=reward)))
@@ -344,7 +344,7 @@ class Learner:
         elif paying:
             charged[paying] = self.eq6(rows, paying, refined, mask.shape[1])
         costs = [
-            penalty.cost(Charge(-float(tokens.sum()), row.pair.num_compared_tokens))
+            penalty.cost(Divergence(-float(tokens.sum()), row.pair.num_compared_tokens))
             for tokens, row in zip(charged, rows, strict=True)
         ]
         return penalty_inputs(

@@ -177,8 +177,8 @@ class Bench:
             self.failed += [f"row {group}: {type(error).__name__}: {error}"] * len(answers)
             self.on_progress(len(answers))
             return []
-        request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
-        common: dict[str, Any] = {"messages": messages, "prompt_ids": prompt_ids, "request": request}
+        columns = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
+        common: dict[str, Any] = {"messages": messages, "prompt_ids": prompt_ids, "reward_columns": columns}
 
         async def one(number: int) -> Rollout | None:
             key = f"{group}_{number}_0"
@@ -247,7 +247,7 @@ class Bench:
         )
 
     async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
-        columns = rollout.request
+        columns = rollout.reward_columns
         arguments = {
             "data_source": columns["data_source"],
             "solution_str": decode(self.tokenizer, ids),

@@ -101,7 +101,7 @@ class Journal:
         """Return the refined answers to a row, without the prompt, and their refinements by variant of the refiner."""
         done = sorted(self.refined[row].items())
         group = [
-            Rollout(key=f"{row}_{sample}_0", messages=[], prompt_ids=[], request={}, **self.answers[row][sample])
+            Rollout(key=f"{row}_{sample}_0", messages=[], prompt_ids=[], reward_columns={}, **self.answers[row][sample])
             for sample, _ in done
         ]
         return group, {way: [ways[way] for _, ways in done] for way in done[0][1]}

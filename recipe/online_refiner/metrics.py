@@ -191,9 +191,9 @@ def known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
-    """Summarise the charges of responses and log pi_theta(a'); if ``is_due``, over all scored refinements."""
+    """Summarise the divergences of responses and log pi_theta(a'); if ``is_due``, over all scored refinements."""
     pairs = list(state.pairs.values())
-    measured_charges = [state.measured(row) for row in state.pairs]
+    divergences = [state.measured(row) for row in state.pairs]
     scored = [pair for pair in pairs if pair.nll is not None]
     measured = {metric_names.CROSS_ENTROPY_ACCEPTED: [pair for pair in scored if pair.is_accepted]}
     if is_due:
@@ -203,8 +203,8 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         for name, some in measured.items()
     }
     return {
-        metric_names.DIVERGENCE: sum(one.nats for one in measured_charges) / max(1, len(pairs)),
-        metric_names.DIVERGENCE_PER_TOKEN: sum(one.per_token for one in measured_charges) / max(1, len(pairs)),
+        metric_names.DIVERGENCE: sum(one.nats for one in divergences) / max(1, len(pairs)),
+        metric_names.DIVERGENCE_PER_TOKEN: sum(one.per_token for one in divergences) / max(1, len(pairs)),
         **known(means),
         metric_names.TOKENS_REFINE_LOG_PROB: sum(pair.num_refined_tokens for pair in scored),
     }

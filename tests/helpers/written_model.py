@@ -116,7 +116,7 @@ def group_refined(
         max_response_tokens=128,
         **more,
     )
-    common: dict[str, Any] = {"messages": [{"role": "user", "content": "q"}], "prompt_ids": [1], "request": {}}
+    common: dict[str, Any] = {"messages": [{"role": "user", "content": "q"}], "prompt_ids": [1], "reward_columns": {}}
     group = [
         Rollout(key=f"u_{n}_0", response_ids=[*tokenizer.encode(one), *end], reward=0.25, **common)
         for n, one in enumerate(responses)

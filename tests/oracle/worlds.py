@@ -20,7 +20,7 @@ from recipe.online_refiner.method import eq6
 from recipe.online_refiner.method.constraint import Constraint, row_columns
 from recipe.online_refiner.method.in_place import InPlacePenalty
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import Charge, Refinement, Turn, Verdict
+from recipe.online_refiner.method.pairs import Divergence, Refinement, Turn, Verdict
 from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, refined_loss
 from refiner_worker.engines import ABSENT, Top
 
@@ -161,9 +161,9 @@ def advantages(world: World, constraint: Constraint, log_probs: Tensor, *, eta: 
             pairs[row, : LENGTHS[row]] = torch.tensor(of_row["refine_counterparts"])
         charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
     compared = torch.minimum(LENGTHS, LENGTHS[world.refined]).tolist()
-    charges = map(Charge, (-charged.sum(-1)).tolist(), compared)
-    costs = [0.0 if penalty is None else penalty.cost(charge) for charge in charges]
-    inputs = eq6.PenaltyInputs(charged=charged, cost=torch.tensor(costs), turn=MASK, rewritten=MASK)
+    divergences = map(Divergence, (-charged.sum(-1)).tolist(), compared)
+    costs = [0.0 if penalty is None else penalty.cost(one) for one in divergences]
+    inputs = eq6.PenaltyInputs(charged=charged, cost=torch.tensor(costs), turn_mask=MASK, rewritten_mask=MASK)
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
     place = None if penalty is None else penalty.place("grpo")

@@ -125,10 +125,10 @@ class PenaltyInputs(NamedTuple):
     """(B, T) the charge of each token, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
     cost: "Tensor"
     """(B,) what each response pays as a whole (``PenaltyPart.cost``): D of Eq. 6; with credit ``in_reward``
-    D / min(n, m); of a mode's own charge minus its sum."""
-    turn: "Tensor"
+    D / min(n, m); of a mode's own charge minus its sum. It is subtracted, the charge of a token is added."""
+    turn_mask: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
-    rewritten: "Tensor"
+    rewritten_mask: "Tensor"
     """(B, T) 1 on those of them that come after the kept thought."""
 
 
@@ -156,8 +156,12 @@ def penalty_inputs(
         response_mask: (B, T) 1 on tokens that the policy wrote.
     """
     start, kept = response_mask.new_tensor(starts), response_mask.new_tensor(num_kept)
-    turn, rewritten = since(start, response_mask), since(start + kept, response_mask)
-    return PenaltyInputs(charged=charged, cost=charged.new_tensor(costs), turn=turn, rewritten=rewritten)
+    return PenaltyInputs(
+        charged=charged,
+        cost=charged.new_tensor(costs),
+        turn_mask=since(start, response_mask),
+        rewritten_mask=since(start + kept, response_mask),
+    )
 
 
 def each_token(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
@@ -171,7 +175,7 @@ def each_token(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
 
 def at_end(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     """Take the cost from the reward of the turn's last token, where the task's reward is."""
-    is_last = inputs.turn * (inputs.turn.flip(-1).cumsum(-1).flip(-1) == 1)
+    is_last = inputs.turn_mask * (inputs.turn_mask.flip(-1).cumsum(-1).flip(-1) == 1)
     return own.where(~is_last.bool(), own - eta * inputs.cost[:, None])
 
 
@@ -181,7 +185,7 @@ def return_to_go(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
     The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
     siblings. The paper's code base does the same for DAPO. The tokens of a kept thought answer for nothing.
     """
-    return own + (eta * inputs.charged).flip(-1).cumsum(-1).flip(-1) * inputs.rewritten
+    return own + (eta * inputs.charged).flip(-1).cumsum(-1).flip(-1) * inputs.rewritten_mask
 
 
 def whole(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
@@ -189,4 +193,4 @@ def whole(own: "Tensor", inputs: PenaltyInputs, eta: float) -> "Tensor":
 
     With the cross-entropy in the loss it is the gradient of -eta E[D] (mode ``lagrangian``).
     """
-    return own.where(~inputs.turn.bool(), own - eta * inputs.cost[:, None])
+    return own.where(~inputs.turn_mask.bool(), own - eta * inputs.cost[:, None])

@@ -38,18 +38,18 @@ class InPlacePenalty(PenaltyPart):
         """Return whether pi_0 scores the turn."""
         return bool(pair.own.get("is_scored"))
 
-    def charge(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor":
+    def charge(self, data: "Mapping[str, Tensor]", turn_mask: "Tensor") -> "Tensor":
         """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turns, (B, T), else 0.
 
         pi_0 has read the better answer in its prompt c. Minus the sum over t is an estimate of the KL from the policy
         to it. With the bare prompt as c, and one turn, the charge is what verl charges for KL (its k1:
         ``verl.trainer.ppo.core_algos.kl_penalty``).
         """
-        return (data["refine_in_place"] - data["old_log_probs"]) * turn
+        return (data["refine_in_place"] - data["old_log_probs"]) * turn_mask
 
-    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
+    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn_mask: "Tensor") -> dict[str, float]:
         """Summarise how pi_0 has scored the turns of some responses."""
-        mask, size = turn.bool(), charged.abs()
+        mask, size = turn_mask.bool(), charged.abs()
         reference, own = (data[name][mask].exp() > 0.5 for name in self.reads)
         num_tokens = int(mask.sum())
         return {

@@ -142,7 +142,7 @@ class Rollout:
     """A session of the policy and its reward; of its turns the last one is refined.
 
     Example: ``Rollout(key="u1_0_0", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
-    response_ids=[7, 2], reward=-0.3, request={"data_source": "mini_apps", ...})``.
+    response_ids=[7, 2], reward=-0.3, reward_columns={"data_source": "mini_apps", ...})``.
     """
 
     key: str
@@ -161,13 +161,13 @@ class Rollout:
     """The reward function's words about the response (``feedback``); empty if there are none."""
     is_wanted: bool = True
     """Whether the response may be refined: the step can afford it (``refiner.budget``); it is not refined yet."""
-    request: dict[str, Any]
-    """What verl's reward request has beside token ids: columns of the data set, the turns, the loop's extras."""
+    reward_columns: dict[str, Any]
+    """The columns that verl's reward manager reads beside token ids: the data set's, the turns, the loop's extras."""
 
     @property
     def solution(self) -> str:
         """The data set's answer; empty where it has none but tests."""
-        extra, model = self.request.get("extra_info") or {}, self.request.get("reward_model") or {}
+        extra, model = self.reward_columns.get("extra_info") or {}, self.reward_columns.get("reward_model") or {}
         answers = (extra.get("solution"), extra.get("answer"), model.get("ground_truth"))
         answer = next((one for one in answers if one is not None and str(one).strip()), "")
         return "" if _is_object(answer) else str(answer)
@@ -190,7 +190,7 @@ class Rollout:
     @property
     def luck(self) -> float:
         """A number in [0, 1) that breaks ties (:func:`luck`)."""
-        return luck(self.request.get("global_steps"), self.key)
+        return luck(self.reward_columns.get("global_steps"), self.key)
 
     @property
     def session(self) -> tuple[int, int]:
@@ -283,7 +283,7 @@ class Pair(Bill):
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
     The refine stage writes it; until then the driver has one with the reward alone. The actor's pass adds ``nll`` and
-    ``divergence``. What the row pays is not here, but in a :class:`Charge`.
+    ``divergence``. A mode with a charge of its own has another :class:`Divergence` of the row.
     """
 
     reward: float
@@ -326,8 +326,8 @@ class Pair(Bill):
         return self.verdict is Verdict.ACCEPTED
 
 
-class Charge(NamedTuple):
-    """What a row pays as a whole, positive for Eq. 6: minus the sum of its tokens' charges."""
+class Divergence(NamedTuple):
+    """How far a row is from what the constraint asks for: minus the sum of its tokens' charges, at least 0 by Eq. 6."""
 
     nats: float
     """D of Eq. 6, or minus the sum of what a mode charges the tokens instead."""
@@ -336,7 +336,7 @@ class Charge(NamedTuple):
 
     @property
     def per_token(self) -> float:
-        """The charge in nats per token: D / min(n, m)."""
+        """The divergence in nats per token: D / min(n, m)."""
         return self.nats / max(1, self.num_tokens)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from omegaconf import DictConfig
 
 from recipe.online_refiner.method import eq6
-from recipe.online_refiner.method.pairs import Charge, Pair
+from recipe.online_refiner.method.pairs import Divergence, Pair
 from refiner_worker.keys import nearest
 
 if TYPE_CHECKING:  # the config is read without torch
@@ -54,7 +54,7 @@ class PenaltyPart:
         """Return whether the penalty charges a row."""
         raise NotImplementedError
 
-    def charge(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor":
+    def charge(self, data: "Mapping[str, Tensor]", turn_mask: "Tensor") -> "Tensor":
         """Return what each token of some turns is charged, (B, T), in nats, 0 outside the turns.
 
         The penalty is eta times the charge: a charge below 0 lowers the reward. Minus the sum over t is the row's cost.
@@ -64,11 +64,11 @@ class PenaltyPart:
             data: The columns ``reads`` of the B charged rows, each padded with 0 to its own longest row: (B, T) if its
                 rows are as long as the response, (B, U) if as long as a', (B, 1) if they have one entry. 0 is also a
                 valid position in ``refine_counterparts``.
-            turn: (B, T) 1 on the policy's tokens of the refined turn.
+            turn_mask: (B, T) 1 on the policy's tokens of the refined turn.
         """
         raise NotImplementedError
 
-    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
+    def metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn_mask: "Tensor") -> dict[str, float]:
         """Summarise what :meth:`charge` has returned, from its arguments. Not called where no row is charged."""
         return {}
 
@@ -76,9 +76,9 @@ class PenaltyPart:
         """Return where the penalty acts with this advantage estimator: a critic has to see it in the rewards."""
         return "rewards" if estimator in CRITIC_ESTIMATORS else "advantages"
 
-    def cost(self, charge: Charge) -> float:
-        """Return what a row pays as a whole, in nats."""
-        return charge.nats
+    def cost(self, divergence: Divergence) -> float:
+        """Return the nats that a row pays as a whole, for each unit of eta."""
+        return divergence.nats
 
     def pay(self, own: "Tensor", inputs: "eq6.PenaltyInputs", eta: float, place: Place) -> "Tensor":
         """Return rewards or advantages, (B, T), with the penalty added to ``own``."""
@@ -113,9 +113,9 @@ class Eq6Penalty(PenaltyPart):
         """Return where the penalty acts: in the rewards also with credit ``in_reward``."""
         return "rewards" if self.credit == "in_reward" else super().place(estimator)
 
-    def cost(self, charge: Charge) -> float:
+    def cost(self, divergence: Divergence) -> float:
         """Return D of Eq. 6 in nats, or with credit ``in_reward`` D / min(len a, len a')."""
-        return charge.per_token if self.credit == "in_reward" else charge.nats
+        return divergence.per_token if self.credit == "in_reward" else divergence.nats
 
     def pay(self, own: "Tensor", inputs: "eq6.PenaltyInputs", eta: float, place: Place) -> "Tensor":
         """Return rewards or advantages, (B, T), with the penalty added to ``own``."""

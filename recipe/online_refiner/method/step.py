@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recipe.online_refiner.method.constraint import Constraint
-from recipe.online_refiner.method.pairs import Charge, Pair, group_of
+from recipe.online_refiner.method.pairs import Divergence, Pair, group_of
 from recipe.online_refiner.method.penalty import Place
 from refiner_worker.client import RunEndedError
 
@@ -39,9 +39,9 @@ class StepState:
     """Number of replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
     """The pairs of all rollouts and their refinements, by row, without padding."""
-    charges: dict[int, Charge] = field(default_factory=dict)
-    """What each charged row is charged, by row; empty where the mode has no penalty. Who pays of them is said by
-    :meth:`paying`."""
+    charged: dict[int, Divergence] = field(default_factory=dict)
+    """The divergences of the rows that the penalty charges, by row; empty where the mode has no penalty. :meth:`paying`
+    says which of them pay."""
     shown: list[int] = field(default_factory=list)
     """Rows that are shown, and whose tokens are recorded with their numbers."""
     kl_rows: list[int] = field(default_factory=list)
@@ -72,10 +72,10 @@ class StepState:
         """Return the part of a mini-batch in a number that a step may have at most, rounded up."""
         return -(-per_step // self.num_parts)
 
-    def measured(self, row: int) -> Charge:
-        """Return what a row is charged; for a row without a charge, its measured D (0 if it was not measured)."""
+    def measured(self, row: int) -> Divergence:
+        """Return the divergence of a row; if it is not charged, its measured D of Eq. 6 (0 if it was not measured)."""
         pair = self.pairs[row]
-        return self.charges.get(row, Charge(pair.divergence, pair.num_compared_tokens))
+        return self.charged.get(row, Divergence(pair.divergence, pair.num_compared_tokens))
 
     def rescued(self, constraint: Constraint) -> set[str]:
         """Return the dead groups, those of equal rewards, that the constraint keeps: they have a better refinement."""
@@ -91,7 +91,7 @@ class StepState:
         }
 
     def paying(self, constraint: Constraint, place: Place | None) -> list[int]:
-        """Return the rows that pay what they are charged, in the order of ``pairs``.
+        """Return the charged rows that pay, in the order of ``pairs``.
 
         With eta = 0, which leaves verl's numbers alone, nobody pays; rows of rescued groups do not pay either, and
         neither does anybody where the penalty has no place (None): the mode has no penalty.
@@ -99,4 +99,4 @@ class StepState:
         if self.eta == 0 or place is None:
             return []
         rescued = self.rescued(constraint)
-        return [row for row in self.pairs if row in self.charges and group_of(self.keys[row]) not in rescued]
+        return [row for row in self.pairs if row in self.charged and group_of(self.keys[row]) not in rescued]

@@ -61,7 +61,7 @@ class Judge:
         """Return r(s0, a') of the session with this last turn; None and the reason if there is no reward."""
         ids = rollout.earlier_ids + turn_ids
         try:
-            own = cloudpickle.dumps([rollout.request.get(name) for name in BY_SESSION])
+            own = cloudpickle.dumps([rollout.reward_columns.get(name) for name in BY_SESSION])
             said, _ = await asked.once((*ids, own), partial(self.score, rollout, ids))
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             return None, f"{type(error).__name__}: {error}"

@@ -112,7 +112,7 @@ class RefineWorker:
         """Return the refiner of a rollout: the common one, or its data source's."""
         if not self._sources:
             return self._refiner(client=client, max_model_len=max_model_len)
-        if (source := str(rollout.request.get("data_source"))) not in self._sources:
+        if (source := str(rollout.reward_columns.get("data_source"))) not in self._sources:
             raise ValueError(f"refiner.by_source does not name the data source {source} of a row; add it ({ALIKE})")
         own = client.by_source[source]
         return self._sources[source](client=own, max_model_len=own.config.max_model_len or max_model_len)
@@ -140,7 +140,7 @@ class RefineWorker:
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
-            source=str(rollout.request["data_source"]) if self._sources else "",
+            source=str(rollout.reward_columns["data_source"]) if self._sources else "",
             is_used=turn.is_used,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
@@ -253,7 +253,7 @@ def reward_request(rollout: Rollout, response_ids: list[int]) -> DataProto:
     lengths = {"prompt_len": len(rollout.prompt_ids), "response_len": len(response_ids)}
     columns = {
         name: np.array([value], dtype=object if name == "tool_extra_fields" else None)  # the types that verl's have
-        for name, value in {**rollout.request, **lengths}.items()
+        for name, value in {**rollout.reward_columns, **lengths}.items()
     }
     return DataProto(batch=TensorDict(tensors, batch_size=1), non_tensor_batch=columns)
 

@@ -342,7 +342,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             reward=rewards[row],
             feedback=feedback_of(_said(extras[row])),
             is_wanted=not batch.tags[row].get(OVER_BUDGET, False),
-            request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
+            reward_columns=reward_columns({name: one[row] for name, one in values.items()}, turns[row], extras[row]),
         )
         for row, (key, prompt, response, mask) in enumerate(
             zip(batch.keys, *(data[name].unbind() for name in ("prompts", "responses", "response_mask")), strict=True)
@@ -379,7 +379,7 @@ def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
     return extra_fields.get("reward_extra_info", {})
 
 
-def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
+def reward_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields other than token ids that verl's ``AgentLoopWorker._compute_score`` sends to a reward worker.
 
     The columns are the data set's. The reward's own result, which the agent loop's fields have later, is left out.

@@ -17,7 +17,7 @@ from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
 from recipe.online_refiner.method.in_place import InPlacePenalty
-from recipe.online_refiner.method.pairs import Charge, Pair, Verdict, choose_shown, group_of, luck
+from recipe.online_refiner.method.pairs import Divergence, Pair, Verdict, choose_shown, group_of, luck
 from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.refine.budget import Budget, Rollouts
@@ -193,10 +193,10 @@ class Stages:
             state.metrics.update(metrics.constraint_metrics(state, is_due=is_due))
 
     def _charge(self, penalty: PenaltyPart, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Set the charges of the step: D of Eq. 6 from the actor's pass, or charges of the mode's own."""
+        """Set the divergences of the charged rows: D of Eq. 6 from the actor's pass, or by the mode's own charges."""
         rows = {row: pair for row, pair in state.pairs.items() if penalty.is_charged(pair)}
         if isinstance(penalty, Eq6Penalty):
-            state.charges = {row: Charge(pair.divergence, pair.num_compared_tokens) for row, pair in rows.items()}
+            state.charged = {row: Divergence(pair.divergence, pair.num_compared_tokens) for row, pair in rows.items()}
         elif rows:
             self._charge_tokens(penalty, [*rows], batch, state, actor)
 
@@ -208,12 +208,12 @@ class Stages:
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
         some = queue.rows_of(batch, rows)
         data = queue.read_padded(some, *penalty.reads, "response_mask")
-        turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = penalty.charge(data, turn)
+        turn_mask = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
+        charged = penalty.charge(data, turn_mask)
         queue.write_column(some, "refine_charged", charged)
-        totals = zip((-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True)
-        state.charges = {row: Charge(*total) for row, total in zip(rows, totals, strict=True)}
-        state.metrics.update(penalty.metrics(charged, data, turn))
+        totals = zip((-charged.sum(-1)).tolist(), turn_mask.sum(-1).tolist(), strict=True)
+        state.charged = {row: Divergence(*total) for row, total in zip(rows, totals, strict=True)}
+        state.metrics.update(penalty.metrics(charged, data, turn_mask))
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
         """Return the wanted rows and as many others as the actor's ranks need; the actor fills micro-batches."""
@@ -257,7 +257,7 @@ class Stages:
             return None
         some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
         data = queue.read_padded(some, name, "response_mask", "refine_charged")
-        costs = [penalty.cost(state.charges[row]) for row in rows]
+        costs = [penalty.cost(state.charged[row]) for row in rows]
         paid = sum(cost * state.eta for cost in costs)
         state.metrics[metric_names.PENALTY] = -paid / state.metrics[metric_names.TOKENS_ROLLOUT]
         inputs = penalty_inputs(

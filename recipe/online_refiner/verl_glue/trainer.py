@@ -47,8 +47,8 @@ from recipe.online_refiner.verl_glue.rows import objects, rows_without
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import parts_of, refuse_too_few, watch
 from recipe.runs.files import TOKENS, Records, RunDir
-from recipe.runs.samples import log_records
 from recipe.runs.stop import checkpoint_before, shortened
+from recipe.runs.tables import log_records
 from refiner_worker.client import DEATHS, CheckpointError, HostedRefiner
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}

@@ -77,7 +77,7 @@ def rollouts(tokenizer: Any, num: int) -> list[Rollout]:
                 prompt_ids=prompt_ids,
                 response_ids=response_ids,
                 reward=0.0,
-                request={},
+                reward_columns={},
             )
         )
     return made

@@ -36,7 +36,13 @@ def tokenizer(tiny_llama: Path) -> Any:
 def rollout(row: int, sample: int, text: str, reward: float, tokenizer: Any) -> Rollout:
     ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
     return Rollout(
-        key=f"{row}_{sample}_0", messages=[], prompt_ids=[], response_ids=ids, reward=reward, feedback="f", request={}
+        key=f"{row}_{sample}_0",
+        messages=[],
+        prompt_ids=[],
+        response_ids=ids,
+        reward=reward,
+        feedback="f",
+        reward_columns={},
     )
 
 

@@ -13,7 +13,9 @@ from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 
 def group(problem: int, *rewards: float) -> list[Rollout]:
     return [
-        Rollout(key=f"{problem}_{n}_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=reward, request={})
+        Rollout(
+            key=f"{problem}_{n}_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=reward, reward_columns={}
+        )
         for n, reward in enumerate(rewards)
     ]
 
@@ -30,7 +32,7 @@ def refinements(rewards: Iterable[float | None]) -> list[Refinement]:
 
 
 def test_what_becomes_of_a_wrong_answer() -> None:
-    old = Rollout(key="0_0_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=-0.3, request={})
+    old = Rollout(key="0_0_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=-0.3, reward_columns={})
     refinements = {
         "improved": Refinement(verdict=Verdict.ACCEPTED, token_ids=[4, 2], reward=0.0),
         "worsened": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-1.0),

@@ -310,7 +310,7 @@ def test_a_turn_is_charged_in_place_by_hand() -> None:
     own[1, 2] = -1.5
     charged = IN_PLACE.charge({"refine_in_place": reference, "old_log_probs": own}, turn)
     assert charged.tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
-    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
+    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn_mask=turn, rewritten_mask=turn)
     advantages = torch.full((2, 3), 0.25)
     assert paid("token", "advantages", advantages, inputs, 0.5).tolist() == [[0.75, -4.0, 0.25], [0.25, 0.25, 0.75]]
     assert torch.equal(paid("token", "advantages", advantages, inputs, 0.0), advantages), "eta 0: bit for bit"
@@ -324,5 +324,5 @@ def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
     columns = {"response_mask": mask, "token_level_scores": scores, "old_log_probs": own, "ref_log_prob": reference}
     data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
     charged = IN_PLACE.charge({"refine_in_place": reference, "old_log_probs": own}, mask)
-    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
+    inputs = PenaltyInputs(charged=charged, cost=-charged.sum(-1), turn_mask=mask, rewritten_mask=mask)
     torch.testing.assert_close(paid("token", "rewards", scores, inputs, 0.3), data.batch["token_level_rewards"])

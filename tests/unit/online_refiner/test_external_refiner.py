@@ -74,7 +74,7 @@ async def stage(
     )
     said, ids = [{"role": "user", "content": "Say yes."}], [[*tokenizer.encode(f"No {n}."), end] for n in range(number)]
     rollouts = (
-        Rollout(key=f"u{n}_0_0", messages=said, prompt_ids=[1], response_ids=one, reward=0.0, request={})
+        Rollout(key=f"u{n}_0_0", messages=said, prompt_ids=[1], response_ids=one, reward=0.0, reward_columns={})
         for n, one in enumerate(ids)
     )
     tasks = (refiner.refine_group([one]) for one in rollouts)

@@ -22,7 +22,7 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from recipe.online_refiner import metric_names, metrics
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.method.pairs import Charge, Pair, Verdict
+from recipe.online_refiner.method.pairs import Divergence, Pair, Verdict
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -466,7 +466,7 @@ def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
     pairs = {row: Pair(reward=0.0, own={"is_scored": row == 1}) for row in range(2)}
     penalty = load(config).constraint.penalty
     assert penalty is not None and [penalty.is_charged(pair) for pair in pairs.values()] == [False, True]
-    state = StepState(pairs=pairs, charges={1: Charge(0.0, 3)}, eta=0.1, keys=["a_0_0", "a_1_0"])
+    state = StepState(pairs=pairs, charged={1: Divergence(0.0, 3)}, eta=0.1, keys=["a_0_0", "a_1_0"])
     assert state.paying(load(config).constraint, "advantages") == [1]
     assert state.paying(load(config).constraint, None) == [], "a mode without a penalty"
     state.eta = 0.0

@@ -32,7 +32,7 @@ def test_what_a_worker_reads_of_a_rollout() -> None:
     ]
     assert [one.reward for one in found] == REWARDS
     assert found[0].feedback == "a lone ?"
-    assert found[1].request == {
+    assert found[1].reward_columns == {
         "uid": "a",
         "session_id": 1,
         "raw_prompt": [{"role": "user"}],

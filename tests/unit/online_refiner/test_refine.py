@@ -41,7 +41,7 @@ def config(**changes: object) -> RefinerConfig:
 
 
 def rollout(session: int, reward: float, ids: list[int] | None = None, **more: Any) -> Rollout:
-    values = {"key": f"u_{session}_0", "messages": [], "prompt_ids": [1], "request": {}, **more}
+    values = {"key": f"u_{session}_0", "messages": [], "prompt_ids": [1], "reward_columns": {}, **more}
     return Rollout(response_ids=ids or [2], reward=reward, **values)
 
 
@@ -81,14 +81,14 @@ def test_of_equal_best_siblings_one_is_shown_by_lot() -> None:
     """A group's rollouts come in the order in which they were finished: the first one would be the shortest."""
     shown = list[int]()
     for step in range(200):
-        members = [rollout(n, float(n > 0), request={"global_steps": step}) for n in range(5)]
+        members = [rollout(n, float(n > 0), reward_columns={"global_steps": step}) for n in range(5)]
         shown.append(best_of(members[0], members).session[0])
         assert best_of(members[0], members[::-1]).session[0] == shown[-1]
     assert {*shown} == {1, 2, 3, 4} and max(map(shown.count, {*shown})) < 80
 
 
 def test_a_share_of_the_rollouts_is_measured() -> None:
-    members = [rollout(n, 0.0, request={"global_steps": step}) for n in range(50) for step in range(40)]
+    members = [rollout(n, 0.0, reward_columns={"global_steps": step}) for n in range(50) for step in range(40)]
     drawn = [is_drawn(one, 0.25) for one in members]
     assert sum(drawn) / len(drawn) == pytest.approx(0.25, abs=0.03)
     assert drawn == [is_drawn(one, 0.25) for one in members]
@@ -183,7 +183,7 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
             [*[4] * (n == 3), *tokenizer.encode(text), end],
             start=int(n == 3),
             feedback=f"fault {n}",
-            request=request,
+            reward_columns=request,
         )
         for n, (text, reward) in texts.items()
     ]
@@ -715,7 +715,7 @@ def test_equal_refinements_share_a_reward_if_their_tools_said_the_same(
     tokenizer: Any, extras: tuple[str, str], num_rewarded: int
 ) -> None:
     end, rewarded = tokenizer.eos_token_id, list[str]()
-    members = [rollout(n, -0.3, request={"tool_extra_fields": {"said": one}}) for n, one in enumerate(extras)]
+    members = [rollout(n, -0.3, reward_columns={"tool_extra_fields": {"said": one}}) for n, one in enumerate(extras)]
     client = Asked([*tokenizer.encode("yes"), end], config())
     refined(tokenizer, members, client, reward=lambda text: rewarded.append(text) or 0.5)
     assert rewarded == ["yes"] * num_rewarded

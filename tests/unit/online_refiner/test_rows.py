@@ -94,7 +94,7 @@ def test_where_the_last_turn_begins(mask: list[int], start: int) -> None:
 )
 def test_a_rollout_by_its_key_and_its_data(request_: dict[str, Any], solution: str) -> None:
     values = {"messages": [], "prompt_ids": [1], "response_ids": [2], "reward": 0.0}
-    one = Rollout(key="a_b_12_3", request=request_, **values)
+    one = Rollout(key="a_b_12_3", reward_columns=request_, **values)
     assert (one.group, one.session, one.solution) == ("a_b", (12, 3), solution)
 
 
@@ -160,7 +160,7 @@ def test_what_a_worker_writes_of_its_rows(
             messages=[],
             prompt_ids=[1],
             response_ids=ids,
-            request={},
+            reward_columns={},
             reward=0.5,
             start=2 * (n == 0),
         )
@@ -360,7 +360,7 @@ def test_a_refined_session_is_scored_as_a_session() -> None:
         response_ids=ROWS["responses"][0],
         start=5,
         reward=0.0,
-        request=request,
+        reward_columns=request,
     )
     assert rollout.turn_ids == [11, 12, EOS] and rollout.earlier_ids == CALL + TOOL
     data = reward_request(rollout, [*rollout.earlier_ids, 11, EOS])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas
 
-SAMPLES, TOKENS = "refiner/samples", "refiner/tokens"
+REFINEMENTS, TOKENS = "refiner/samples", "refiner/tokens"
 COLUMNS = {
-    SAMPLES: ("question", "response", "refined", "reward", "refined reward", "verdict", "key"),
+    REFINEMENTS: ("question", "response", "refined", "reward", "refined reward", "verdict", "key"),
     TOKENS: ("key", "text", "place", "token", "log prob", "charged", "weight", "kept"),
 }
 """The columns of the two tables."""
@@ -17,19 +17,17 @@ MAX_TOKENS = 2000
 """The largest number of rows of a step's token table: a tracker keeps all steps, and the run's files have the rest."""
 
 
-def log_records(
-    backends: dict[str, Any], step: int, samples: list[dict[str, Any]], tokens: list[dict[str, Any]]
-) -> None:
-    """Write a step's samples to verl's logging backends that can show text.
+def log_records(backends: dict[str, Any], step: int, shown: list[dict[str, Any]], tokens: list[dict[str, Any]]) -> None:
+    """Write the shown refinements of a step to verl's logging backends that can show text.
 
     Args:
         backends: ``Tracking.logger`` of verl (``verl/utils/tracking.py``): backends by name.
         step: The step.
-        samples: Records of the samples; none: nothing is written.
-        tokens: Records of the samples' tokens (``rows.py`` ``read_tokens``); none: no table of tokens is written.
+        shown: Records of the shown refinements; none: nothing is written.
+        tokens: Records of their tokens (``rows.py`` ``read_tokens``); none: no table of tokens is written.
     """
     rows_of_tokens = islice((row for record in tokens for row in tokens_of(record)), MAX_TOKENS)
-    for name, rows in ((SAMPLES, map(sample_of, samples)), (TOKENS, rows_of_tokens)):
+    for name, rows in ((REFINEMENTS, map(refinement_of, shown)), (TOKENS, rows_of_tokens)):
         table = pandas.DataFrame(rows, columns=COLUMNS[name], dtype=object)
         if not table.empty:
             _log_table(backends, step, name, table)
@@ -50,7 +48,7 @@ def _log_table(backends: dict[str, Any], step: int, name: str, table: pandas.Dat
         backends["tensorboard"].writer.add_text(name, MARKDOWN[name](table), step)
 
 
-def sample_of(record: dict[str, Any]) -> tuple:
+def refinement_of(record: dict[str, Any]) -> tuple:
     """Return a record as a row of the table."""
     question = str(record["prompt"][-1]["content"]) if record["prompt"] else ""
     refined = record["detail"] if record["refined"] is None else record["refined"]
@@ -72,7 +70,7 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
-def _samples_as_markdown(table: pandas.DataFrame) -> str:
+def _refinements_as_markdown(table: pandas.DataFrame) -> str:
     cells = (cell for row in table.to_dict("records") for cell in row.items())
     return "\n\n".join(f"**{name}**\n\n{indent(str(value), INDENT)}" for name, value in cells)
 
@@ -81,6 +79,6 @@ def _tokens_as_markdown(table: pandas.DataFrame) -> str:
     return indent(table.assign(token=table["token"].map(repr)).to_string(index=False), INDENT)
 
 
-MARKDOWN = {SAMPLES: _samples_as_markdown, TOKENS: _tokens_as_markdown}
+MARKDOWN = {REFINEMENTS: _refinements_as_markdown, TOKENS: _tokens_as_markdown}
 INDENT = "    "
 """The indentation with which Markdown shows any text literally."""

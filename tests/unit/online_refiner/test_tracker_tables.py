@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.utils.tracking import Tracking
 
 from recipe.online_refiner.method.pairs import Pair, Verdict, choose_shown, luck
-from recipe.runs.samples import COLUMNS, MAX_TOKENS, SAMPLES, TOKENS, log_records
+from recipe.runs.tables import COLUMNS, MAX_TOKENS, REFINEMENTS, TOKENS, log_records
 
 PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),
@@ -60,14 +60,14 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     tracking.finish()
 
     board = EventAccumulator(str(tmp_path / "board")).Reload()
-    (event,) = board.Tensors(f"{SAMPLES}/text_summary")
+    (event,) = board.Tensors(f"{REFINEMENTS}/text_summary")
     text = event.tensor_proto.string_val[0].decode()
     assert event.step == 3
     assert "**refined reward**\n\n    0.5\n" in text and "    better 0" in text and "    response 0\n    ```" in text
 
     (table,) = (tmp_path / "wandb").glob("offline-run-*/files/media/table/refiner/samples_*.table.json")
     content = json.loads(table.read_text())
-    assert content["columns"] == list(COLUMNS[SAMPLES])
+    assert content["columns"] == list(COLUMNS[REFINEMENTS])
     assert content["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted", "0_0_0"]
     assert content["data"][1][2:] == ["loop \\ud800", -1, None, "truncated", "1_0_0"]
 
@@ -99,9 +99,9 @@ def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: 
     log_records(tracking.logger, 4, [], [])
     tracking.finish()
 
-    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{SAMPLES}/*.json")
+    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{REFINEMENTS}/*.json")
     table = json.loads(stored.read_text())
-    assert stored.stem == "000003" and table["columns"] == list(COLUMNS[SAMPLES])
+    assert stored.stem == "000003" and table["columns"] == list(COLUMNS[REFINEMENTS])
     assert table["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted", "0_0_0"]
     (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{TOKENS}/*.json")
     tokens = json.loads(stored.read_text())["data"]
@@ -110,7 +110,7 @@ def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: 
         logged = database.execute("SELECT step, metrics FROM metrics").fetchall()
     assert {step for step, _ in logged} == {3}
     tables = {name: value["_value"] for _, text in logged for name, value in json.loads(text).items()}
-    first, second = tables[SAMPLES]
-    assert first == dict(zip(COLUMNS[SAMPLES], table["data"][0], strict=True))
+    first, second = tables[REFINEMENTS]
+    assert first == dict(zip(COLUMNS[REFINEMENTS], table["data"][0], strict=True))
     assert second["refined"] == "loop \\ud800" and second["verdict"] == "truncated"
     assert tables[TOKENS][:3] == [dict(zip(COLUMNS[TOKENS], row, strict=True)) for row in TOKEN_ROWS]
