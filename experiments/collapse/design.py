@@ -9,6 +9,12 @@ from experiments.lab.arms import ALGORITHMS, LIKE, NONE, TUNED, Overrides, kl_in
 from experiments.lab.protocol import SEED_KEYS
 
 EXPERIMENT = "lab_sums"
+QUESTIONS: Overrides = (
+    "reasoning-gym",
+    *("--tasks", "chain_sum", "--number", "400", "--seed", "0", "--graded-by", "math"),
+    *("--set", "chain_sum.max_terms=2", "chain_sum.max_digits=1", "--val-fraction", "0.4"),
+)
+"""The arguments of ``online-refiner prepare`` that write the questions, but for the folder."""
 NUM_ANSWERS = 2
 """The answers to each held-out question in a validation."""
 HELD_OUT = f"val-core/reasoning_gym/chain_sum/acc/mean@{NUM_ANSWERS}"
@@ -27,16 +33,19 @@ COMMON: Overrides = (
     # A refinement may be as long as a response, and a second sample is greedy as a refinement is.
     "refiner.response_length=${data.max_response_length}",
     "refiner.temperature=0.0",
-    # CPUs that multiply matrices in bfloat16 do so four times as fast. The weights stay in float32, and since the
-    # rollout's log-probs differ from the actor's by more than in float32, the actor computes them again.
+    # The rollout's log-probs differ from the actor's by more than in float32, so the actor computes them again.
+    "algorithm.rollout_correction.bypass_mode=false",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
+)
+ON_CPUS: Overrides = (
+    # CPUs that multiply matrices in bfloat16 do so four times as fast. The weights stay in float32.
     "actor_rollout_ref.rollout.dtype=bfloat16",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=bf16",
-    "algorithm.rollout_correction.bypass_mode=false",
     # The backward pass of short rows takes a quarter less time than with sdpa.
     "actor_rollout_ref.model.override_config.attn_implementation=eager",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
 )
+"""The overrides that make a run fast on CPUs; on a GPU verl's defaults are bfloat16 and flash attention."""
 NUM_HELD_OUT = 70
 START_ANSWERS = 8
 """The answers to each held-out question that measure the reference model."""
@@ -118,9 +127,14 @@ class Job:
     @property
     def overrides(self) -> list[str]:
         """The overrides of the trainer's configuration."""
-        seeds = [f"{key}={self.seed}" for key in SEED_KEYS]
-        rate = f"actor_rollout_ref.actor.optim.lr={self.rate}"
-        return [f"experiment={EXPERIMENT}", *ALGORITHMS["grpo"], *COMMON, *ARMS[self.arm], rate, *seeds]
+        return [*overrides(ARMS[self.arm], self.rate, self.seed), *ON_CPUS]
+
+
+def overrides(arm: Overrides, rate: float, seed: int) -> list[str]:
+    """Return the overrides of the trainer's configuration for an arm, on any platform."""
+    seeds = [f"{key}={seed}" for key in SEED_KEYS]
+    learning = f"actor_rollout_ref.actor.optim.lr={rate}"
+    return [f"experiment={EXPERIMENT}", *ALGORITHMS["grpo"], *COMMON, *arm, learning, *seeds]
 
 
 def next_run(lines: Lines) -> tuple[str, Job] | None:

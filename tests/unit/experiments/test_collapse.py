@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from experiments.collapse import design, page, runner, unrelated
 from experiments.collapse.design import ARMS, RATES, SEEDS, Job
+from experiments.gpu_quarter.jobs import PAIR
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
 from recipe.preflight.rules import PlannedRun, check
@@ -65,6 +66,24 @@ def test_every_arm_is_a_valid_configuration(arm: str) -> None:
     assert config.refiner.temperature == 0 and config.actor_rollout_ref.rollout.temperature == 1
     steps = range(config.trainer.test_freq, 25, config.trainer.test_freq)
     assert tuple(steps) == design.VALIDATIONS and design.VALIDATIONS[-2:] == design.END
+
+
+@pytest.mark.parametrize("arm", PAIR)
+def test_the_pair_on_a_gpu_is_a_valid_configuration(arm: str) -> None:
+    with initialize_config_dir(CONFIG, version_base=None):
+        overrides = [SEARCHED, *design.overrides(PAIR[arm], 1e-4, 3), "platform=gpu"]
+        config = compose("online_refiner", overrides=overrides)
+    blocks = load(config)
+    check(PlannedRun(config=config, blocks=blocks), "config")
+    assert blocks.refines == (arm == "sft") and config.trainer.device == "cuda"
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.dtype == "bfloat16" and rollout.tensor_model_parallel_size == 1 and rollout.free_cache_engine
+    assert "attn_implementation" not in config.actor_rollout_ref.model.override_config
+
+
+def test_the_protocol_and_the_code_write_the_same_questions() -> None:
+    protocol = (Path(design.__file__).parent / "PROTOCOL.md").read_text().replace("\\\n", "")
+    assert f"online-refiner prepare {' '.join(design.QUESTIONS)}" in " ".join(protocol.split())
 
 
 def test_phases_in_order() -> None:
