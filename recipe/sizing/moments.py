@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.sizing import state
@@ -12,8 +14,14 @@ from recipe.sizing.shapes import Shape
 from refiner_worker.engines import can_sleep
 
 GIB = float(1 << 30)
-ASLEEP = 1.0 * GIB
-"""GPU memory of the CUDA context and modules of an engine or a training process (estimate)."""
+MEASURED = yaml.safe_load(Path(__file__).with_name("measured.yaml").read_text())
+"""The constants that a GPU has measured (``experiments/gpu_quarter/measured.py``)."""
+ASLEEP = MEASURED["asleep_gib"] * GIB
+"""GPU memory of a sleeping engine (measured)."""
+TRAINING = MEASURED["training_gib"] * GIB
+"""GPU memory that a training process and the driver take beside the model's state: CUDA, torch's cache (measured)."""
+COPIES = MEASURED["reference_copies"]
+"""Host memory of the reference worker, in multiples of the model's size in float32 (measured)."""
 PROCESS = 4 * GIB
 """Host memory of a process that has imported torch and an engine (estimate)."""
 ROUNDED = 0.9
@@ -188,8 +196,8 @@ class Footprint:
         for one in others:
             asleep = _guess(f"{one.name} asleep", ASLEEP, f"{one.key}.free_cache_engine")
             parts.append(asleep if one.sleeps else self._awake(one))
-        if where != "host":
-            parts.append(_guess("CUDA", ASLEEP, "trainer.nnodes"))
+        if where == "training GPU":  # an engine's share includes its own
+            parts.append(_guess("CUDA", TRAINING, "trainer.nnodes"))
         is_known = all(shape.is_known for shape in self._shapes.values())
         parts = [replace(part, is_sure=part.is_sure and is_known) for part in parts if part.size]
         self.moments.append(Moment(name=name, where=where, parts=parts))
@@ -274,7 +282,8 @@ class Footprint:
         config, per_node = self._config, self._config.trainer.n_gpus_per_node
         parts = [Part(f"{name}'s state", one.on_host * per_node, one.key_of_host) for name, one in self._states.items()]
         if self._blocks.has_reference_worker and not _lora_rank(config.actor_rollout_ref.model):
-            shared = 4.0 * self._policy.num_parameters / self._plan.num_gpus * per_node  # there between its passes
+            # It is there between its passes.
+            shared = 4.0 * COPIES * self._policy.num_parameters / self._plan.num_gpus * per_node
             parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))
         for one in self.servers:
             if one.sleeps and one.num_kept:

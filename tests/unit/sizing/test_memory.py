@@ -7,10 +7,11 @@ import pytest
 from composed_main import base, composed
 from omegaconf import OmegaConf
 
+from experiments.gpu_quarter.measured import part
 from recipe.online_refiner.config import checks
 from recipe.online_refiner.config.replicas import replica_size
 from recipe.online_refiner.plan import Plan
-from recipe.sizing import shapes, state
+from recipe.sizing import moments, shapes, state
 from recipe.sizing.moments import GIB, Footprint
 
 QWEN_7B = {
@@ -237,7 +238,22 @@ def test_whose_weights_wait_in_host_memory(
     parts = sizes(footprint_of(*settings), "host memory")
     assert parts.get("refiner asleep", 0) == refiner * NUM_PARAMETERS
     assert parts.get("rollout asleep", 0) == rollout * NUM_PARAMETERS
-    assert parts.get("reference", 0) == reference * 4 * NUM_PARAMETERS / 8
+    assert parts.get("reference", 0) == pytest.approx(reference * 4 * NUM_PARAMETERS / 8 * moments.COPIES)
+
+
+def test_only_a_training_gpu_has_room_for_more_than_its_engine() -> None:
+    run = footprint_of("refiner.placement=dedicated", "refiner.nnodes=1", "refiner.n_gpus_per_node=2")
+    cuda = {one.name: sizes(run, one.name).get("CUDA") for one in run.moments if one.where != "host"}
+    assert cuda.pop("refiner awake") is None and set(cuda.values()) == {moments.TRAINING}
+    assert 1.0 * GIB < moments.TRAINING < 8.0 * GIB and 0.0 < moments.ASLEEP < 2.0 * GIB
+
+
+def test_measurements_are_read_from_the_table_that_a_dry_run_prints() -> None:
+    printed = moments.table(footprint_of())
+    for name, size in (("parameters", 4 * NUM_PARAMETERS / 8), ("actor's state", 12 * NUM_PARAMETERS / 8)):
+        assert part(printed, name) == pytest.approx(size / GIB, abs=0.06)
+    with pytest.raises(ValueError, match="no part 'a cat'"):
+        part(printed, "a cat")
 
 
 @pytest.mark.parametrize(
