@@ -9,10 +9,9 @@ from experiments.lab.arms import ALGORITHMS, LIKE, NONE, TUNED, Overrides, kl_in
 from experiments.lab.protocol import SEED_KEYS
 
 EXPERIMENT = "lab_sums"
-QUESTIONS: Overrides = (
-    "reasoning-gym",
-    *("--tasks", "chain_sum", "--number", "400", "--seed", "0", "--graded-by", "math"),
-    *("--set", "chain_sum.max_terms=2", "chain_sum.max_digits=1", "--val-fraction", "0.4"),
+QUESTIONS = (
+    "reasoning-gym --tasks chain_sum --number 400 --seed 0 --graded-by math "
+    "--set chain_sum.max_terms=2 chain_sum.max_digits=1 --val-fraction 0.4"
 )
 """The arguments of ``online-refiner prepare`` that write the questions, but for the folder."""
 NUM_ANSWERS = 2

@@ -1,13 +1,14 @@
-"""Run what is worth to be run while a GPU is at hand.
+"""Run the jobs that are worth running while a GPU is at hand.
 
     python -m experiments.gpu_quarter run [JOB...] [--seconds 840] [--output DIR] [--rehearse]
     python -m experiments.gpu_quarter news [--output DIR] [--wait SECONDS]
     python -m experiments.gpu_quarter page [--results DIR]
 
-`run` takes the jobs in the order of their worth, one after the other. It starts nothing that no longer fits into
+`run` takes the jobs in their order (`jobs.py` `ORDER`), one after the other. It starts nothing that no longer fits into
 the seconds, and ends cleanly. Each job leaves a JSON file; called again, it goes on with what is missing. Start it
 detached (`setsid nohup ... &`), and ask for `news` by short calls. `--rehearse` runs the same list on the CPU platform
-with small sizes, and two bad jobs among them. `page` writes experiments/gpu.md from the JSON files.
+with small sizes, and three bad jobs after them. `page` writes experiments/gpu.md and recipe/sizing/measured.yaml from
+the JSON files.
 """
 
 import argparse
@@ -108,10 +109,12 @@ def _is_over(output: Path) -> bool:
 
 
 def page(arguments: argparse.Namespace) -> int:
-    """Write experiments/gpu.md."""
-    from experiments.gpu_quarter.page import write_page
+    """Write experiments/gpu.md and the measured constants of recipe/sizing."""
+    from experiments.gpu_quarter import measured
+    from experiments.gpu_quarter.page import read, write_page
 
     write_page(arguments.results)
+    measured.write(read(arguments.results))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is worth to be run on a GPU, in the order of its worth.
+"""The jobs that are worth running on a GPU.
 
 Each job is a function: it runs something, and returns figures and what is wrong (``faults``). A rehearsal runs the
 same on the CPU platform. What differs there:
@@ -6,6 +6,7 @@ same on the CPU platform. What differs there:
 | | on a GPU | in a rehearsal |
 |---|---|---|
 | sizes | 1.5B, answers of 1,000 tokens, 200 problems, 60 steps | two layers, 32 tokens, 2 problems, 2 steps |
+| SmolLM2: quickstart, check, pair | the real model | the real model |
 | numbers | bfloat16, FlashAttention, CUDA graphs | float32, PyTorch's attention, none |
 | engines | sleep and wake | cannot sleep: the soak asks the same questions again |
 | without flash-attn | a folder of links hides it from the run | it is not installed there |
@@ -15,85 +16,26 @@ same on the CPU platform. What differs there:
 
 import importlib.util
 import os
-import shutil
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from experiments.gpu_quarter import training, words
+from experiments.gpu_quarter.learning import LAB, PAIR, programs
+from experiments.gpu_quarter.registry import BAD, JOBS, ROOT, Figures, Place, job
 from experiments.gpu_quarter.runner import Job
-from experiments.lab.arms import NONE, TUNED, Overrides
-from experiments.lab.jobs import PRESETS
-from experiments.lab.protocol import HELD_OUT
-from recipe.online_refiner import metric_names
 from recipe.runs.files import read_rows
 from recipe.smoke import letters
 from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
 
-ROOT = Path(__file__).resolve().parents[2]
-Figures = dict[str, Any]
 KV_BYTES = 2 << 30
 """Bytes of KV cache in each engine of a small job, fixed because jobs side by side would count each other's memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The place where a job runs: its output folder, on a GPU or in a rehearsal."""
-
-    output: Path
-    is_rehearsal: bool
-
-    @property
-    def platform(self) -> str:
-        """The main job's key ``platform``."""
-        return "cpu" if self.is_rehearsal else "gpu"
-
-    def folder(self, name: str) -> Path:
-        """Return the folder of a job's output, which is made if it is absent."""
-        path = self.output / name
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def fresh(self, name: str) -> Path:
-        """Return an empty folder for a run; the output of an earlier call is removed."""
-        shutil.rmtree(self.output / name / "run", ignore_errors=True)
-        return self.folder(name) / "run"
-
-    def choose(self, gpu: Any, rehearsal: Any) -> Any:
-        """Return the value for a GPU, or in a rehearsal the other one."""
-        return rehearsal if self.is_rehearsal else gpu
-
-    def smollm2(self) -> str:
-        """Return the folder of SmolLM2-135M-Instruct."""
-        answer = subprocess.run(
-            [sys.executable, "scripts/get_smollm2.py"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-        )
-        return answer.stdout.strip()
-
-
-Act = Callable[[Place], Figures]
-JOBS: dict[str, tuple[Job, Act]] = {}
-"""The jobs by name, in the order in which they are run."""
 OVERRUNS_S = 20.0
-BAD: dict[str, tuple[Job, Act]] = {}
-"""Jobs of a rehearsal that hang, die or do not end in time."""
-
-
-def job(
-    name: str, shows: str, *, seconds: float, group: dict[str, tuple[Job, Act]] = JOBS, **settings: Any
-) -> Callable[[Act], Act]:
-    """Return a decorator that adds a function to the jobs; ``seconds`` is its estimated time on an H200."""
-    settings.setdefault("limit_s", 2 * seconds + 60)
-
-    def add(act: Act) -> Act:
-        group[name] = (Job(name=name, shows=shows, expects_s=seconds, **settings), act)
-        return act
-
-    return add
 
 
 def toy(place: Place, name: str) -> tuple[Path, list[str]]:
@@ -121,11 +63,28 @@ def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | 
 @job("quickstart", "the quickstart's command, six steps", seconds=350)
 def quickstart(place: Place) -> Figures:
     """Run the quickstart as the README describes it."""
-    num_steps = place.choose(6, 1)
-    run_dir = place.fresh("quickstart")
-    command = ["bash", "scripts/quickstart.sh", f"run_dir={run_dir}", f"trainer.total_training_steps={num_steps}"]
-    environment = {"PLATFORM": place.platform} if place.is_rehearsal else {}
-    code, found = training.train(command, run_dir / "metrics.jsonl", environment)
+    return run_quickstart(place, "quickstart")
+
+
+@job("quickstart-dynamic", "the quickstart with micro-batches of 8,192 tokens", seconds=300)
+def quickstart_dynamic(place: Place) -> Figures:
+    """Run the quickstart with micro-batches that a GPU of 16 GiB can hold; engines say what their start takes."""
+    actor = "actor_rollout_ref.actor"
+    overrides = [f"{actor}.use_dynamic_bsz=true", f"{actor}.ppo_max_token_len_per_gpu=8192", "console=log"]
+    return run_quickstart(place, "quickstart-dynamic", overrides, {"VLLM_LOGGING_LEVEL": "INFO"})
+
+
+def run_quickstart(
+    place: Place, name: str, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Figures:
+    """Run the quickstart's command, and return its figures with the timeline of its start."""
+    num_steps, run_dir, log = place.choose(6, 1), place.fresh(name), place.output / f"{name}.log"
+    number = f"trainer.total_training_steps={num_steps}"
+    command = ["bash", "scripts/quickstart.sh", f"run_dir={run_dir}", number, *overrides]
+    variables = {**(environment or {}), **({"PLATFORM": place.platform} if place.is_rehearsal else {})}
+    before = log.stat().st_size if log.exists() else 0  # an earlier call's output is there too
+    code, found = training.train(command, run_dir / "metrics.jsonl", variables)
+    found["start"] = training.start_of(log.read_bytes()[before:].decode(errors="replace"))
     return {**found, "faults": training.step_faults(code, found, range(1, num_steps + 1))}
 
 
@@ -277,14 +236,9 @@ def sized(place: Place, name: str, arm: str, environment: dict[str, str] | None 
     return {**found, "dry_run": said.splitlines(), "faults": wrong}
 
 
-def _add_sized(arm: str) -> None:
-    @job(f"sized-{arm}", f"1.5B, 128 answers of 1,000 tokens: {SIZED[arm][0]}", seconds=170)
-    def act(place: Place) -> Figures:
-        return sized(place, f"sized-{arm}", arm)
-
-
 for _arm in SIZED:
-    _add_sized(_arm)
+    _about = f"1.5B, 128 answers of 1,000 tokens: {SIZED[_arm][0]}"
+    job(f"sized-{_arm}", _about, seconds=170)(partial(sized, name=f"sized-{_arm}", arm=_arm))
 
 
 @job("log-probs", "log-probs without flash-attn: ours against verl's loop", seconds=30)
@@ -368,13 +322,8 @@ def older_runner(place: Place) -> Figures:
     return found
 
 
-def programs(place: Place) -> Path:
-    """Return the folder of the lab's programming problems; written once."""
-    folder = place.folder("mini_apps")
-    if not (folder / "val.parquet").exists():
-        command = [sys.executable, "-m", "experiments.mini_apps", "--output", str(folder)]
-        subprocess.run(command, cwd=ROOT, check=True)
-    return folder
+SHARES = re.compile(r"\b(were|was) refined\b")
+"""The first line of the table that ``online-refiner check`` prints."""
 
 
 @job("check", "the check before a run: SmolLM2 on 200 problems", seconds=180)
@@ -396,75 +345,10 @@ def check(place: Place) -> Figures:
     print(answer.stdout)
     wrong = [] if answer.returncode == 0 else [f"exit code {answer.returncode}"]
     lines = answer.stdout.splitlines()
-    first = next((place for place, line in enumerate(lines) if " were refined, to " in line), 0)
+    first = next((number for number, line in enumerate(lines) if SHARES.search(line)), None)
+    if first is None:
+        wrong.append("it printed no line about refined answers")
     return {"printed": lines[first:], "faults": wrong}
-
-
-LAB: dict[str, Overrides] = {
-    "none": NONE,
-    "static-kl": TUNED["kl_in_loss"][0](0.01),
-    "sft": TUNED["sft"][0](0.1),
-    "penalty": TUNED["penalty"][0](1e-3),
-}
-"""The arms, each with the middle of the weights that the protocol tries (``experiments/results/lab_gpu.yaml``)."""
-
-
-def lab(place: Place, arm: str) -> Figures:
-    """Train an arm of the lab with one seed."""
-    data, run_dir, num_steps = programs(place), place.fresh(f"lab-{arm}"), place.choose(60, 1)
-    overrides = [
-        PRESETS,
-        "experiment=lab_gpu",
-        f"platform={place.platform}",
-        *LAB[arm],
-        f"data.train_files={data}/train.parquet",
-        f"data.val_files={data}/val.parquet",
-        f"trainer.total_training_steps={num_steps}",
-    ]
-    if place.is_rehearsal:  # a model of two layers, which reads letters
-        letters.save_llama(run_dir.parent / "model")
-        overrides += [
-            f"actor_rollout_ref.model.path={run_dir.parent}/model",
-            "data.train_batch_size=4",
-            "data.max_prompt_length=1024",
-            "data.max_response_length=16",
-            "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-            "actor_rollout_ref.rollout.n=4",
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
-            "actor_rollout_ref.rollout.max_model_len=1280",
-            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
-            f"actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={64 << 20}",
-            "refiner.response_length=16",
-            "trainer.test_freq=-1",
-        ]
-    else:
-        overrides.append(f"actor_rollout_ref.model.path={place.smollm2()}")
-    code, found = training.train(training.ours(run_dir, overrides), run_dir / "metrics.jsonl")
-    found["faults"] = training.step_faults(code, found, range(1, num_steps + 1))
-    found["steps"] = [_lab_row(step) for step in found["steps"]]
-    return found
-
-
-def _lab_row(step: dict[str, Any]) -> dict[str, Any]:
-    names = (
-        metric_names.REWARD,
-        metric_names.KL_REF,
-        metric_names.IMPROVEMENT_RATIO,
-        metric_names.STEP_S,
-        "response_length/mean",
-    )
-    return {"step": step["step"], **{name: step[name] for name in (*names, HELD_OUT) if name in step}}
-
-
-def _add_lab(arm: str) -> None:
-    @job(f"lab-{arm}", f"one seed of the lab with SmolLM2: {arm}", seconds=700, limit_s=1000, measures=False)
-    def act(place: Place) -> Figures:
-        return lab(place, arm)
-
-
-for _arm in LAB:
-    _add_lab(_arm)
 
 
 @job("hangs", "does not end", seconds=1, group=BAD, limit_s=5)
@@ -488,12 +372,35 @@ def overruns(place: Place) -> Figures:
     return {"waited_s": OVERRUNS_S}
 
 
+ORDER = (
+    "stock",
+    "eta-0",
+    "resume",
+    "without-flash-attn",
+    "soak",
+    "shared",
+    *(f"pair-{arm}" for arm in PAIR),
+    "quickstart",
+    "quickstart-dynamic",
+    "older-runner",
+    "check",
+    *(f"lab-{arm}" for arm in LAB),
+    "stock-again",
+    *(f"sized-{arm}" for arm in SIZED),
+    "log-probs",
+)
+"""The jobs in the order in which they are run: the worth of what they show, unless a GPU has shown it before."""
+
+
 def all_jobs(names: Sequence[str], *, rehearses: bool) -> list[Job]:
-    """Return the jobs of these names, or all, in their order; in a rehearsal each expects to take little time."""
-    known = {**JOBS, **(BAD if rehearses else {})}
+    """Return the jobs of these names, or all, in their order; a rehearsal begins each, whatever its time on a GPU."""
+    known = {name: JOBS[name][0] for name in ORDER}
+    if rehearses:
+        known |= {name: one for name, (one, _) in BAD.items()}
+        known = {name: replace(one, expects_s=0.0) for name, one in known.items()}
     if unknown := sorted(set(names) - known.keys()):
         raise ValueError(f"no such jobs: {', '.join(unknown)}; there are {', '.join(known)}")
-    return [one for name, (one, _) in known.items() if not names or name in names]
+    return [one for name, one in known.items() if not names or name in names]
 
 
 def act(name: str, place: Place) -> Figures:

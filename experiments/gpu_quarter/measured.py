@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from recipe.online_refiner import metric_names
+
 FILE = Path(__file__).resolve().parents[2] / "recipe" / "sizing" / "measured.yaml"
 HEAD = "# Written by `python -m experiments.gpu_quarter page`. One run each of a model of 1.5B parameters.\n"
 JOBS = ("sized-none", "sized-static-kl", "sized-sft")
@@ -23,14 +25,14 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None
     if len(found) < len(JOBS):
         return None
     none, static_kl, sft = (found[name]["steps"][-1] for name in JOBS)
-    asleep = sft["memory_gb/asleep"] - static_kl["memory_gb/asleep"]
+    asleep = sft[metric_names.MEMORY_ASLEEP] - static_kl[metric_names.MEMORY_ASLEEP]
     host = static_kl["actor/perf/cpu_memory_used_gb"] - none["actor/perf/cpu_memory_used_gb"]
     planned = "\n".join(found["sized-static-kl"]["dry_run"])
     return {
         "device": results["sized-sft"]["device"],
         "date": results["sized-sft"]["date"],
         "asleep_gib": round(asleep, 2),
-        "training_gib": round(static_kl["memory_gb/asleep"] - asleep - part(planned, "actor's state"), 2),
+        "training_gib": round(static_kl[metric_names.MEMORY_ASLEEP] - asleep - part(planned, "actor's state"), 2),
         "reference_copies": round(host / part(planned, "parameters"), 2),
     }
 

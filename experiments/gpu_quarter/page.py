@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, ROUNDED, SAME, SIZED
+from experiments.gpu_quarter.jobs import JOBS, ORDER, OTHER_ROLLOUTS, ROUNDED, SAME, SIZED
 from experiments.gpu_quarter.runner import CUT, PASSED
 from experiments.lab.protocol import HELD_OUT
 from recipe.online_refiner import metric_names
@@ -39,7 +39,7 @@ MEMORY = {
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the results in a folder by job, in the order of the jobs."""
     found = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
-    return {name: found[name] for name in JOBS if name in found}
+    return {name: found[name] for name in ORDER if name in found}
 
 
 def write_page(folder: Path, page: Path = PAGE) -> None:
@@ -59,7 +59,7 @@ def parts(results: Results) -> list[list[str]]:
         "`python -m experiments.gpu_quarter run` runs this list on your GPU; `online-refiner smoke` is shorter.",
         "Each number was taken once.",
     ]
-    sections = [machine, jobs, quickstart, noise, stages, memory, log_probs, soak, check, lab]
+    sections = [machine, jobs, quickstart, noise, stages, memory, log_probs, soak, pair, check, lab]
     return [head, *(lines for section in sections if (lines := section(results)))]
 
 
@@ -97,8 +97,8 @@ def machine(results: Results) -> list[str]:
 def jobs(results: Results) -> list[str]:
     """Return the outcome of each job."""
     rows, faults, missing = [], [], []
-    for name, (job, _) in JOBS.items():
-        one = results.get(name)
+    for name in ORDER:
+        (job, _), one = JOBS[name], results.get(name)
         if one is None:
             missing.append(f"`{name}`")
             continue
@@ -225,22 +225,70 @@ def log_probs(results: Results) -> list[str]:
 
 
 def quickstart(results: Results) -> list[str]:
-    """Return the metrics of the quickstart's steps."""
+    """Return the metrics of the quickstart's steps, and what its start waits for."""
     found = passed(results, "quickstart")
     if not found:
         return []
+    seconds = (
+        metric_names.STEP_S,
+        "timing_s/gen",
+        metric_names.REFINE_S,
+        "timing_s/old_log_prob",
+        "timing_s/update_actor",
+    )
     rows = [
         [
+            f"`{name}`",
             step["step"],
             f"{step.get(metric_names.REWARD, 0.0):.2f}",
             f"{step.get(metric_names.IMPROVEMENT_RATIO, 0.0):.0%}",
-            *(f"{step.get(name, 0.0):.1f}" for name in (metric_names.STEP_S, "timing_s/gen", metric_names.REFINE_S)),
-            f"{step.get('timing_s/update_actor', 0.0):.1f}",
+            *(f"{step.get(metric, 0.0):.1f}" for metric in seconds),
         ]
-        for step in found["quickstart"]["steps"]
+        for name, one in found.items()
+        for step in one["steps"]
     ]
-    columns = ["step", "reward", "refinements accepted", "step, s", "rollout, s", "refining, s", "update, s"]
-    return ["## The quickstart", "", "512 answers a step.", "", *table(columns, rows)]
+    columns = ["job", "step", "reward", "refinements accepted"]
+    columns += ["step, s", "rollout, s", "refining, s", "old log-probs, s", "update, s"]
+    starts = [line for name, one in found.items() if "start" in one for line in start(name, one)]
+    return ["## The quickstart", "", "512 answers a step.", "", *table(columns, rows), *starts]
+
+
+def start(name: str, figures: Mapping[str, Any]) -> list[str]:
+    """Return the timeline of a start up to the first step's end, and the seconds that engines say they took."""
+    began, engines = figures["start"]["began_at_s"], figures["start"]["engines"]
+    ends = [*list(began.values())[1:], *figures["step_at_s"][:1]]
+    rows = [[what, at, f"{end - at:.0f}"] for (what, at), end in zip(began.items(), ends, strict=False)]
+    lines = [
+        "",
+        f"The start of `{name}`, in seconds since its command:",
+        "",
+        *table(["part", "begins after", "takes"], rows),
+    ]
+    said = ["", f"The engines of `{name}` said of their start:", "", *(f"- {line}" for line in engines)]
+    return [*(lines if rows else []), *(said if engines else [])]
+
+
+def pair(results: Results) -> list[str]:
+    """Return the lines of the two arms on sums."""
+    lines = {name: one for name, one in passed(results, "pair-").items() if "line" in one}
+    if not lines:
+        return []
+    rows = []
+    for name, one in lines.items():
+        line, seconds = one["line"], statistics.median(step[metric_names.STEP_S] for step in one["steps"])
+        shares = ", ".join(f"{share:.0%}" for share in line["held_out"].values())
+        rows.append(
+            [f"`{name}`", shares, f"{line['kl']:.3f}", f"{line['log_loss']:.3f}", line["tokens"], f"{seconds:.1f}"]
+        )
+    line = next(iter(lines.values()))["line"]
+    validations = list(line["held_out"])
+    text = (
+        "SmolLM2-135M-Instruct learns sums as in the [collapse experiment](collapse/PROTOCOL.md), which explains the "
+        f"columns, at its learning rate {line['rate']:g}. The initial model solves {line['start']:.0%} of the held-out "
+        f"questions; validations follow every {validations[0]} steps. One seed cannot show which arm is better."
+    )
+    columns = ["job", "held-out solved", "KL", "log-loss", "tokens written", "median step, s"]
+    return ["## With and without the refiner", "", text, "", *table(columns, rows)]
 
 
 def earlier(found: Mapping[str, Any]) -> list[str]:

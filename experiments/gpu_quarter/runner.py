@@ -1,8 +1,8 @@
 """The runner of jobs, one after the other within a time limit, with one JSON file for each.
 
 A job is a process of its own with a time limit. A mark in its environment finds all that it has started, whatever
-session that is in. Only jobs that measure nothing have a neighbour, one at most, and each then has a ``/tmp`` of its
-own: verl's sockets there have the same names in every run on a GPU.
+session that is in. Only jobs that measure nothing have a neighbour, one at most and on a large GPU, and each then has
+a ``/tmp`` of its own: verl's sockets there have the same names in every run on a GPU.
 """
 
 import contextlib
@@ -28,6 +28,8 @@ GRACE_S = 15.0
 """The seconds that an ended job has to end its own processes."""
 END_S = 35.0
 """The seconds of the time limit that are reserved for ending the last two jobs."""
+MIB_OF_TWO = 40 * 1024
+"""The memory in MiB of a GPU from which on two jobs that measure nothing fit: each takes at most 20 GiB (estimate)."""
 NUM_KILLS = 3
 NUM_LINES = 200
 """The number of last lines that are kept of a failed job's log."""
@@ -115,7 +117,8 @@ class Runner:
         if any(one.job.name in job.needs for one in running):
             return False
         alone = job.measures or any(one.job.measures for one in running) or len(running) > 1
-        return not alone and has_private_tmp(self.output)
+        is_small = (self.facts.get("gpu_mib") or MIB_OF_TWO) < MIB_OF_TWO
+        return not (alone or is_small) and has_private_tmp(self.output)
 
     def _start(self, job: Job) -> Running:
         mark, log = uuid.uuid4().hex, self.output / f"{job.name}.log"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.collapse import design
 from experiments.gpu_quarter.runner import kill
 from experiments.lab.protocol import HELD_OUT
 from recipe.online_refiner import metric_names
@@ -19,8 +21,12 @@ POLL_S = 0.2
 RUN_MARK = "GPU_QUARTER_RUN"
 Steps = list[dict[str, Any]]
 GRADIENT = "actor/grad_norm"
-KEPT = (GRADIENT, metric_names.REWARD, HELD_OUT)
+KEPT = (GRADIENT, metric_names.REWARD, HELD_OUT, design.HELD_OUT)
 """The metrics that are kept even if they are 0."""
+PART = re.compile(r"^ *(\d+):(\d\d)  (.+)$", re.MULTILINE)
+"""A line of ``console=progress``: a part of the start, with minutes and seconds since the command."""
+ENGINE = re.compile(r"\[\w+\.py:\d+\] (?!It )(.*\b(?:took|takes|finished in) [\d.]+ .*)")
+"""A line of vLLM's log about the seconds of its start; lines about its sleep begin with "It"."""
 OWN = ("platform=", "run_dir=", "refiner.", "constraint.", "measure.")
 """Keys that stock verl does not have."""
 
@@ -63,6 +69,19 @@ def train(
     found = {"wall_s": time.monotonic() - began, "step_at_s": seen, "steps": steps}
     print(f"exit code {code} after {found['wall_s']:.0f} s and {len(steps)} steps", flush=True)
     return code, rounded(found)
+
+
+def start_of(log: str) -> dict[str, Any]:
+    """Return what the log of a run says of its start.
+
+    Args:
+        log: The output of the run. Its parts are there with ``console=progress``, its engines with ``console=log``.
+
+    Returns:
+        ``began_at_s``: by part the seconds from the command to its begin; ``engines``: vLLM's own lines.
+    """
+    began = {name: 60 * int(minutes) + int(seconds) for minutes, seconds, name in PART.findall(log)}
+    return {"began_at_s": began, "engines": ENGINE.findall(log)}
 
 
 def steps_of(metrics: Path) -> Steps:

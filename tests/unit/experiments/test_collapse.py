@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from experiments.collapse import design, page, runner, unrelated
 from experiments.collapse.design import ARMS, RATES, SEEDS, Job
-from experiments.gpu_quarter.jobs import PAIR
+from experiments.gpu_quarter.learning import PAIR
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
 from recipe.preflight.rules import PlannedRun, check
@@ -83,7 +83,7 @@ def test_the_pair_on_a_gpu_is_a_valid_configuration(arm: str) -> None:
 
 def test_the_protocol_and_the_code_write_the_same_questions() -> None:
     protocol = (Path(design.__file__).parent / "PROTOCOL.md").read_text().replace("\\\n", "")
-    assert f"online-refiner prepare {' '.join(design.QUESTIONS)}" in " ".join(protocol.split())
+    assert f"online-refiner prepare {design.QUESTIONS}" in " ".join(protocol.split())
 
 
 def test_phases_in_order() -> None:
