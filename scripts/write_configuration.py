@@ -1,11 +1,15 @@
 """What is written from the blocks' fields: `python scripts/write_configuration.py`.
 
-``config/refinement/online.yaml`` has the fields' defaults for Hydra, ``docs/configuration.md`` their meaning.
+``config/refinement/online.yaml`` has the fields' defaults for Hydra, ``docs/configuration.md`` their meaning, and
+``docs/metrics.md`` the meaning of the metrics.
 """
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,20 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from recipe.online_refiner.config.fields import BLOCKS
 from recipe.online_refiner.method.constraint import Weighted
 from recipe.online_refiner.method.modes import CONSTRAINTS
+from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
+from recipe.online_refiner.metric_names import (
+    EXTRA,
+    FAILED_RATIO_OF,
+    IMPROVEMENT_RATIO_OF,
+    MEANING,
+    failed_for,
+    skipped_for,
+)
 from refiner_worker.config import PLACEMENTS
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+METRICS_PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 YAML = """\
 # @package _global_
 # What this extension adds to a config of verl's. Written by `python scripts/write_configuration.py` from the
@@ -55,6 +69,24 @@ its default, and in brackets the placements or modes that alone have it.
 ## `refiner`
 
 More: [refiner.md](refiner.md), [hosting.md](hosting.md).
+"""
+
+
+METRICS_HEAD = f"""\
+# Every metric of this extension
+
+`metrics.jsonl` and the trackers have these metrics for each step, beside verl's own. Sums and seconds are always there,
+and are 0 if nothing happened. A mean or a largest value is missing if nothing was measured. a is the response, a' its
+refinement, r the reward, pi_theta the policy, and pi_0 the reference model. `python scripts/write_configuration.py`
+writes this page.
+
+Some names end with a name of yours:
+
+- `{EXTRA}NAME`: mean of the number `NAME` that your reward function returns beside `score`, over the rollouts that have
+  it. It is missing if one of its values is not a finite number.
+- `{IMPROVEMENT_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts with an accepted
+  refinement.
+- `{FAILED_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts whose refinement failed.
 """
 
 
@@ -149,6 +181,41 @@ def page() -> str:
     return "\n".join(lines)
 
 
+def kind_of(meaning: Any) -> str:
+    """Return what a metric of a step is."""
+    return "sum" if isinstance(meaning, str) else type(meaning).__name__.lower()
+
+
+def verdicts() -> dict[str, str]:
+    """Return the doc string of each verdict, which Python itself does not keep."""
+    body = ast.parse(inspect.getsource(Verdict)).body[0].body  # type: ignore[attr-defined]
+    return {
+        one.targets[0].id: " ".join(doc.value.value.split()).replace("``", "`")
+        for one, doc in pairwise(body)
+        if isinstance(one, ast.Assign) and isinstance(doc, ast.Expr)
+    }
+
+
+def metrics_page() -> str:
+    """Return ``metrics.md``: all metrics under the first part of their names, then the ones that one constraint has."""
+    said = {
+        **{skipped_for(one): verdicts()[one.name].removeprefix("Skipped: ") for one in SKIPPED},
+        **{failed_for(one): verdicts()[one.name].removeprefix("Failed: ") for one in FAILURES},
+    }
+    lines, group = [METRICS_HEAD.rstrip()], ""
+    for name, meaning in MEANING.items():
+        if (first := name.split("/")[0]) != group:
+            group = first
+            lines += ["", f"## `{group}`", ""]
+        text = f"{meaning}: {said[name]}" if name in said else f"{getattr(meaning, 'meaning', meaning)}."
+        lines.append(f"- `{name}` ({kind_of(meaning)}): {text}")
+    own = {name: meaning for one in CONSTRAINTS.values() for name, meaning in one.MEANING.items()}
+    lines += ["", "## Of one constraint", ""]
+    lines += [f"- `{name}` ({kind_of(one)}): {getattr(one, 'meaning', one)}." for name, one in own.items()]
+    return "\n".join([*lines, ""])
+
+
 if __name__ == "__main__":
+    METRICS_PAGE.write_text(metrics_page(), encoding="utf-8")
     DEFAULTS.write_text(defaults(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

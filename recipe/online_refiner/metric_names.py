@@ -80,22 +80,22 @@ def failed_for(verdict: Verdict) -> str:
 
 NUM_RESPONSES = metric(
     "reward/num_responses",
-    "responses that reward/mean is over; a group that is not in the step counts as many as the step's groups have "
-    "on average",
+    "responses over which reward/mean is taken; a group that is not in the step counts as many as the step's groups "
+    "have on average",
 )
 REWARD = metric(
     "reward/mean",
     Mean(
-        "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
-        "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
-        "full (sync) count as the step's own do",
+        "mean reward of all responses. Unlike verl's critic/score/mean, it includes the groups that "
+        "algorithm.filter_groups took out of the step; surplus groups that verl throws away because the batch is full "
+        "count as the step's groups do",
         NUM_RESPONSES,
     ),
 )
 NUM_GROUPS = metric("reward/num_groups", "groups of the step: prompts with at least one rollout in it")
 GROUP_STD = metric(
     "reward/group_std",
-    Mean("standard deviation of the reward within a prompt's group, mean over the step's groups", NUM_GROUPS),
+    Mean("standard deviation of the rewards within a group, mean over the step's groups", NUM_GROUPS),
 )
 ZERO_STD_GROUPS = metric(
     "reward/zero_std_groups",
@@ -111,20 +111,23 @@ A name is left out if any of its values is not a finite number.
 # ---- refinements
 
 NUM_ROLLOUTS = metric("refiner/num_rollouts", "rollouts of the step, padding not counted")
-NUM_ATTEMPTED = metric("refiner/num_attempted", "rollouts for which a refinement was sought")
-NUM_ACCEPTED = metric("refiner/num_accepted", "refinements that are better by the reward gate: the pairs of Eq. 6")
+NUM_ATTEMPTED = metric("refiner/num_attempted", "rollouts that the refiner was asked to refine")
+NUM_ACCEPTED = metric(
+    "refiner/num_accepted", "accepted refinements, whose reward is higher than their response's: the pairs of Eq. 6"
+)
 IMPROVEMENT_RATIO = metric(
     "refiner/improvement_ratio",
     Mean(
-        "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them",
+        "share of the step's rollouts with an accepted refinement; groups that algorithm.filter_groups took out of the "
+        "step are not counted",
         NUM_ROLLOUTS,
     ),
 )
 IMPROVEMENT_RATIO_AT_1 = metric(
     "refiner/improvement_ratio_at_1",
     Mean(
-        "what improvement_ratio would be with one refinement of each response: the share of its samples that are "
-        "better, mean over the same rollouts; the same number with refiner.samples=1",
+        "what refiner/improvement_ratio would be with refiner.samples=1: the share of a rollout's samples that are "
+        "better, mean over the same rollouts",
         NUM_ROLLOUTS,
     ),
 )
@@ -132,16 +135,16 @@ NUM_OWN = metric("refiner/num_own", "solved responses that are imitated themselv
 REPEATED_RATIO = metric(
     "refiner/repeated_ratio",
     Mean(
-        "share of attempted refinements that repeat the response, in its tokens or others of the "
-        "same text: not better by definition, and not rewarded again",
+        "share of attempted refinements whose text is that of the response; they are not better by definition, and not "
+        "rewarded again",
         NUM_ATTEMPTED,
     ),
 )
 REWARD_GAIN = metric("refiner/reward_gain", Mean("r(a') - r(a), mean over accepted pairs", NUM_ACCEPTED))
 BUDGET_KEPT = mean_of_counted(
     "refiner/budget_kept",
-    "refiner.budget: share of the acceptances, of those that earlier steps let expect from all responses, that is "
-    "expected from the chosen ones",
+    "with refiner.budget: expected acceptances of the chosen responses, divided by those expected if all responses "
+    "were refined; the expectations come from earlier steps",
 )
 EDIT_DISTANCE = metric(
     "refiner/edit_distance",
@@ -152,12 +155,12 @@ EDIT_DISTANCE = metric(
 )
 EXPOSED_S = metric(
     "refiner/exposed_s",
-    "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
-    "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
+    "seconds for which a step waits for refinements: timing_s/refine plus timing_s/wait_refiner. It does not include "
+    "timing_s/refine_log_prob, nor the longer update with refined rows (modes sft and lagrangian)",
 )
 HIDDEN_S = metric(
     "refiner/hidden_s",
-    "streaming: seconds from the first refinement's begin to the last reward of the rollout",
+    "with refiner.streaming: seconds from the begin of the first refinement to the last reward of the rollout",
 )
 LATENCY_P50_S = metric(
     "refiner/latency_p50_s",
@@ -165,7 +168,7 @@ LATENCY_P50_S = metric(
         "seconds from a request to the refiner's answer, its retries included, median over all requests of the step", 50
     ),
 )
-LATENCY_P95_S = metric("refiner/latency_p95_s", Percentile("the same, 95th percentile", 95))
+LATENCY_P95_S = metric("refiner/latency_p95_s", Percentile("95th percentile of these latencies", 95))
 NUM_RETRIES = metric(
     "refiner/num_retries", "requests that were sent again to a busy or lost server of refiner.placement=external"
 )
@@ -174,8 +177,8 @@ NUM_REPLICAS = metric(
     Mean("replicas of the refiner (external: servers) that were alive when the step asked them", one_each),
 )
 NUM_RESTARTS = metric("refiner/num_restarts", "replicas that had died and were started again before the step")
-MEANING |= {skipped_for(verdict): "rollouts not attempted, by reason" for verdict in SKIPPED}
-MEANING |= {failed_for(verdict): "attempts without a result, by reason" for verdict in FAILURES}
+MEANING |= {skipped_for(verdict): "rollouts that were not refined" for verdict in SKIPPED}
+MEANING |= {failed_for(verdict): "refinements that failed" for verdict in FAILURES}
 IMPROVEMENT_RATIO_OF = f"{IMPROVEMENT_RATIO}/"
 """The prefix of metrics per data source with ``refiner.by_source``: the share of the source's rollouts with an accepted
 refinement. Rows that were lost with a refine worker belong to no source."""
@@ -189,17 +192,18 @@ OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF)
 TOKENS_ROLLOUT = metric("tokens/rollout", "tokens of the responses, the output of tools included")
 TOKENS_REFINE_PROMPT = metric(
     "tokens/refine_prompt",
-    "prompt tokens sent to the refiner, once for all samples of a request; those of an "
-    "external one as its server counts them, or if it does not tell in the policy's tokens",
+    "prompt tokens sent to the refiner, once for all samples of a request; an external server's own count, or, "
+    "if it sends none, the policy's tokens",
 )
 TOKENS_REFINE = metric(
-    "tokens/refine", "tokens that the refiner generated, of all samples (refiner.samples), counted in the same way"
+    "tokens/refine", "tokens that the refiner generated for all samples (refiner.samples), counted in the same way"
 )
 TOKENS_REFINE_KEPT = metric(
     "tokens/refine_kept", "tokens of the responses' own thoughts, with which their refinements begin"
 )
 TOKENS_REFINE_THOUGHT = metric(
-    "tokens/refine_thought", "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement"
+    "tokens/refine_thought",
+    "tokens of the refiner's own thoughts, which are a part of tokens/refine but not of a refinement",
 )
 TOKENS_REFINE_LOG_PROB = metric("tokens/refine_log_prob", "tokens of refinements that the actor scored")
 TOKENS_KL_REF = metric("tokens/kl_ref", "tokens that the reference model scored for kl_ref")
@@ -212,18 +216,17 @@ TOKENS_UPDATE_ACTOR = metric(
 CROSS_ENTROPY_ALL = metric(
     "constraint/cross_entropy_all",
     Mean(
-        "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
-        "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
-        "(refiner.skip_reward_at_least), are left out, but those of constraint.imitate_solved are not; the paper's "
-        "Figure 4 has all, and reads lower",
+        "-log pi_theta(a') in nats per token, over all scored refinements, in every step that "
+        "measure.cross_entropy_all_every selects. Responses that are not refined are left out, except those of "
+        "constraint.imitate_solved. The paper's Figure 4 includes them, so its values are lower",
         TOKENS_REFINE_LOG_PROB,
     ),
 )
 CROSS_ENTROPY_ACCEPTED = metric(
     "constraint/cross_entropy_accepted",
     Mean(
-        "the same over accepted refinements. Mode sft computes this and the "
-        "divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
+        "-log pi_theta(a') in nats per token, over accepted refinements. In mode sft, this and the divergences are "
+        "computed in the steps of constraint/cross_entropy_all only; actor/sft_cross_entropy is there in every step",
         lambda state: sum(
             pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
         ),
@@ -232,71 +235,75 @@ CROSS_ENTROPY_ACCEPTED = metric(
 DIVERGENCE = metric(
     "constraint/divergence",
     Mean(
-        "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
-        "step; in place minus the sum of the charges, of either sign",
+        "D of Eq. 5 in nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the step. With "
+        "target=in_place it is minus the sum of the charges, which may have either sign",
         NUM_ROLLOUTS,
     ),
 )
 DIVERGENCE_PER_TOKEN = metric(
     "constraint/divergence_per_token",
-    Mean("the same of D divided by min(len a, len a'), in place by the turn's length", NUM_ROLLOUTS),
+    Mean("D divided by min(len a, len a'), or in place by the turn's length; mean over all rollouts", NUM_ROLLOUTS),
 )
 NUM_RESCUED_GROUPS = metric(
     "constraint/num_rescued_groups",
-    "groups whose rewards are all equal and that have a better refinement, where "
-    "constraint.rescue_dead_groups keeps them",
+    "groups whose rewards are all equal and that constraint.rescue_dead_groups keeps, since they have a better "
+    "refinement",
 )
 PENALTY = metric(
     "constraint/penalty",
     Mean(
-        "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
-        "credit in_reward D divided by min(len a, len a')), per response token of the batch",
+        "in modes penalty and lagrangian: -eta times the divergence of the charged responses (with credit in_reward "
+        "divided by min(len a, len a')), per response token of the batch",
         TOKENS_ROLLOUT,
     ),
 )
-ETA = metric("constraint/eta", Mean("weight of the constraint in this step; not in mode none", one_each))
+ETA = metric("constraint/eta", Mean("weight eta of the constraint in this step; mode none has none", one_each))
 SFT_LOSS = "sft_cross_entropy"
 """The name of the cross-entropy among the metrics of the actor's loss; verl puts ``actor/`` before it."""
 SFT_CROSS_ENTROPY = metric(
     f"actor/{SFT_LOSS}",
     Mean(
-        "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
-        "(accepted: nats per token), mean over mini-batches with accepted refinements; a mode's own loss "
-        "of a token takes the place of -log pi_theta(a')",
+        "in modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
+        "(accepted: nats per token), mean over mini-batches with accepted refinements. If a mode has a loss of its "
+        "own, this is its loss instead of -log pi_theta(a')",
         lambda state: float(any(pair.is_used for pair in state.pairs.values())),
     ),
 )
 KL_REF = mean_of_counted(
     "kl_ref/k3",
-    "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
-    "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
+    "KL(pi_theta || pi_0) on the responses in nats per token, by the k3 estimate at temperature 1; "
+    "null in metrics.jsonl if it was due and no replica answered",
 )
 
 # ---- seconds, by the timers that verl's trainer holds
 
 REFINE_TIMER, WAIT_TIMER, LOG_PROB_TIMER, KL_TIMER = "refine", "wait_refiner", "refine_log_prob", "kl_ref"
 """The timers of this extension's stages."""
-REFINE_S = metric(seconds_of(REFINE_TIMER), "seconds of the refine stage: wake, generate, score, sleep")
+REFINE_S = metric(
+    seconds_of(REFINE_TIMER), "seconds of the refine stage: to wake the refiner, generate, reward and put it to sleep"
+)
 WAIT_S = metric(
     seconds_of(WAIT_TIMER),
-    "streaming: seconds for which the trainer waited for refinements alone: from the last "
-    "reward of the rollout, or from when it began to wait for the batch, to the last refinement; a part of "
-    "timing_s/gen where the trainer waits for whole batches",
+    "with refiner.streaming: seconds for which the trainer waited for refinements alone, from the last reward of the "
+    "rollout (or from when the trainer began to wait) to the last refinement; a part of timing_s/gen if the trainer "
+    "waits for whole batches",
 )
-LOG_PROB_S = metric(seconds_of(LOG_PROB_TIMER), "seconds of log pi_theta(a')")
-KL_S = metric(seconds_of(KL_TIMER), "seconds of the reference log-probs for kl_ref")
+LOG_PROB_S = metric(seconds_of(LOG_PROB_TIMER), "seconds to compute log pi_theta(a')")
+KL_S = metric(seconds_of(KL_TIMER), "seconds to compute the reference log-probs for kl_ref")
 
 # ---- memory
 
-FULLEST = "GiB in use on the fullest device of the {}; platform cpu: of the machine"
+FULLEST = "GiB in use on the fullest device of the {} (with platform=cpu, of the machine)"
 MEMORY_ROLLOUT = metric(
-    "memory_gb/rollout", Largest(FULLEST.format("rollout, when the step begins: its engines are awake"))
+    "memory_gb/rollout", Largest(FULLEST.format("rollout when the step begins, while its engines are awake"))
 )
-MEMORY_ASLEEP = metric("memory_gb/asleep", Largest(FULLEST.format("rollout, after it: engines that can sleep do")))
+MEMORY_ASLEEP = metric(
+    "memory_gb/asleep", Largest(FULLEST.format("rollout after the rollout, when engines that can sleep are asleep"))
+)
 MEMORY_REFINE = metric(
-    "memory_gb/refine", Largest(FULLEST.format("refiner, at the end of the refine stage: the refiner is awake"))
+    "memory_gb/refine", Largest(FULLEST.format("refiner at the end of the refine stage, while the refiner is awake"))
 )
-MEMORY_REFINED = metric("memory_gb/refined", Largest(FULLEST.format("refiner, after that")))
+MEMORY_REFINED = metric("memory_gb/refined", Largest(FULLEST.format("refiner after the refine stage")))
 
 # ---- verl's
 

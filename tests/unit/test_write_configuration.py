@@ -17,8 +17,9 @@ def script() -> dict:
 
 
 def test_the_files_are_up_to_date(script: dict) -> None:
-    for file, text in {script["DEFAULTS"]: script["defaults"](), script["PAGE"]: script["page"]()}.items():
-        assert file.read_text(encoding="utf-8") == text, "run `python scripts/write_configuration.py`"
+    for file, write in (("DEFAULTS", "defaults"), ("PAGE", "page"), ("METRICS_PAGE", "metrics_page")):
+        text = script[file].read_text(encoding="utf-8")
+        assert text == script[write](), "run `python scripts/write_configuration.py`"
 
 
 @pytest.mark.parametrize(("mode", "target"), CONSTRAINTS)

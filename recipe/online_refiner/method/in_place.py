@@ -69,21 +69,21 @@ class InPlace(Weighted):
     asks_log_probs: ClassVar[bool] = True
     MEANING: ClassVar[Mapping[str, str | Mean]] = {
         NUM_SCORED: "responses that the reference model scored given the better answer",
-        NUM_UNSCORED: "responses that it should have scored and did not: no replica answered, its "
-        "prompt would be too long or had nothing to show",
+        NUM_UNSCORED: "responses that the reference model did not score, because no replica answered, or its "
+        "prompt would have been too long or had nothing to show",
         NUM_TOKENS: "tokens of the scored responses",
         CHARGE: Mean(
-            "what such a token is charged, nats: log pi_0 given the better answer less "
-            "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
+            "mean charge of a scored token in nats: log pi_0 given the better answer minus log pi_theta; below 0 "
+            "where pi_0 finds the token less likely than the policy does",
             NUM_TOKENS,
         ),
         LARGEST: Mean(
-            "share of the largest token in what a response is charged, mean over them; near 1: one token decides",
+            "share of its largest token in the charge of a response, mean over responses; near 1, one token decides",
             NUM_SCORED,
         ),
         AGREEMENT: Mean(
-            "share of these tokens about which pi_0 given the better answer and the "
-            "policy agree: more likely than not for both, or for neither",
+            "share of these tokens on which pi_0, given the better answer, and the policy agree: both give the token a "
+            "probability above one half, or neither does",
             NUM_TOKENS,
         ),
     }
