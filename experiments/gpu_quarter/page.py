@@ -265,7 +265,7 @@ def start(name: str, figures: Mapping[str, Any]) -> list[str]:
         *table(["part", "begins after", "takes"], rows),
     ]
     said = ["", f"The engines of `{name}` said of their start:", "", *(f"- {line}" for line in engines)]
-    return [*(lines if rows else []), *(said if engines else [])]
+    return [*(lines if len(rows) > 1 else []), *(said if engines else [])]  # the script itself prints one part
 
 
 def pair(results: Results) -> list[str]:

@@ -259,6 +259,9 @@ def test_the_page_of_a_quickstart_says_how_long_each_part_of_its_start_took() ->
     assert "| starting Ray | 65 | 15 |" in text and "| loading the policy | 80 | 30 |" in text
     assert "- init engine (profile, warmup) took 21.40 s" in text
     assert "| `quickstart` | 1 | 0.00 | 0% | 20.0 |" in text
+    figures["start"] = start_of("  0:00  reading the config\n[core.py:355] init engine took 21.40 s")
+    text = "\n".join(line for part in parts({"quickstart": result_of("quickstart", figures)}) for line in part)
+    assert "- init engine took 21.40 s" in text and "reading the config" not in text
 
 
 def test_the_page_of_the_pair_has_a_row_for_each_arm() -> None:
