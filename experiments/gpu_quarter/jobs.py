@@ -36,6 +36,8 @@ from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
 KV_BYTES = 2 << 30
 """Bytes of KV cache in each engine of a small job, fixed because jobs side by side would count each other's memory."""
 OVERRUNS_S = 20.0
+REHEARSAL_S = 1800.0
+"""The seconds after which a job of a rehearsal counts as hung: a machine may be busy with other work."""
 
 
 def toy(place: Place, name: str) -> tuple[Path, list[str]]:
@@ -396,8 +398,8 @@ def all_jobs(names: Sequence[str], *, rehearses: bool) -> list[Job]:
     """Return the jobs of these names, or all, in their order; a rehearsal begins each, whatever its time on a GPU."""
     known = {name: JOBS[name][0] for name in ORDER}
     if rehearses:
-        known |= {name: one for name, (one, _) in BAD.items()}
-        known = {name: replace(one, expects_s=0.0) for name, one in known.items()}
+        known = {name: replace(one, expects_s=0.0, limit_s=REHEARSAL_S) for name, one in known.items()}
+        known |= {name: replace(one, expects_s=0.0) for name, (one, _) in BAD.items()}
     if unknown := sorted(set(names) - known.keys()):
         raise ValueError(f"no such jobs: {', '.join(unknown)}; there are {', '.join(known)}")
     return [one for name, one in known.items() if not names or name in names]

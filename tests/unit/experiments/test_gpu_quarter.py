@@ -17,7 +17,7 @@ import yaml
 from waiting import PATIENCE_S, comes_true
 
 from experiments.gpu_quarter import measured, runner
-from experiments.gpu_quarter.jobs import JOBS, ORDER, all_jobs
+from experiments.gpu_quarter.jobs import JOBS, ORDER, REHEARSAL_S, all_jobs
 from experiments.gpu_quarter.page import PAGE, parts, read, write_page
 from experiments.gpu_quarter.runner import CUT, FAILED, HUNG, PASSED, Job, Runner, marked
 from experiments.gpu_quarter.training import start_of
@@ -199,6 +199,7 @@ def test_a_rehearsal_begins_every_job_and_bad_ones_last() -> None:
     jobs = all_jobs([], rehearses=True)
     assert [one.name for one in jobs] == [*ORDER, "hangs", "dies", "overruns"]
     assert {one.expects_s for one in jobs} == {0.0}
+    assert {one.limit_s for one in jobs[:-3]} == {REHEARSAL_S} and jobs[-3].limit_s == 5
 
 
 def test_results_of_an_earlier_order_are_kept_and_the_rest_is_run(
