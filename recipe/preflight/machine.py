@@ -177,6 +177,9 @@ def _gpus_by_pool(config: DictConfig, blocks: Any) -> dict[str, int]:
         pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
     if blocks.hosts_refiner and blocks.refiner.is_dedicated:
         pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
+    distillation = config.get("distillation")
+    if distillation and distillation.enabled:
+        pools["the teachers of distillation"] = distillation.nnodes * distillation.n_gpus_per_node
     model = config.reward.reward_model
     if model.enable_resource_pool:  # which verl makes for no model too
         pools["the reward model"] = model.nnodes * model.n_gpus_per_node

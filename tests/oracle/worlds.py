@@ -220,7 +220,7 @@ def expected_update(
         data, indices = append_refined_rows(data, len(used)), indices + used
         tu.assign_non_tensor(data, refine_num_tokens=int(LENGTHS[used].sum()))
     # An engine's output at a position is of the token after it.
-    output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
+    output = jagged([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
     actor = ActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4
     )
@@ -229,7 +229,8 @@ def expected_update(
         table = torch.nn.functional.pad(world.features @ parameters, (0, TOP_K - NUM_TOKENS), value=ABSENT)
         states = [torch.cat([STATE_OF[n, : LENGTHS[n]], STATE_OF[n, :1]]) for n in indices]
         students = loss_function(student_logits=table[torch.cat(states)][None], data=data)
-        found |= {name: value[0] for name, value in students.items()}
+        offsets = output.offsets()
+        found |= {name: torch.nested.nested_tensor_from_jagged(value[0], offsets) for name, value in students.items()}
     loss, _ = loss_function(model_output=found, data=data)
     (gradient,) = torch.autograd.grad(loss, parameters)
     return -gradient

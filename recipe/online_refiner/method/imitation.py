@@ -37,8 +37,8 @@ RescueDeadGroups = Annotated[
 
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
-ROW_LOSSES = ("geo_mean", "bypass_mode")
-"""Policy losses of verl that count rows without policy tokens, or refuse a micro-batch without others."""
+ROW_LOSSES = ("geo_mean",)
+"""Policy losses of verl that average the rows of a micro-batch, so that their sum depends on how rows are divided."""
 NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "gdpo")
 """Advantage estimators of verl whose baseline is not the group's reward: it is a critic, the batch's mean, or one
 baseline for each of several rewards."""
@@ -118,20 +118,9 @@ class ImitationPart:
         said = f"constraint.mode={mode} with actor_rollout_ref.actor"
         if actor.policy_loss.loss_mode in ROW_LOSSES:
             return (
-                f"{said}.policy_loss.loss_mode={actor.policy_loss.loss_mode}: refinements would count as rows of the "
-                "policy's loss; set it to vanilla, or constraint.mode=penalty"
-            )
-        by_row = actor.policy_loss.loss_mode in SEQUENCE_LOSSES and actor.loss_agg_mode != "seq-mean-token-mean"
-        if by_row and self.normaliser == "batch":
-            return (
-                f"{said}.policy_loss.loss_mode={actor.policy_loss.loss_mode}: it averages each response, while the "
-                f"cross-entropy would be divided by loss_agg_mode={actor.loss_agg_mode}; set "
-                "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
-            )
-        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
-            return (
-                f"{said}.loss_agg_mode=seq-mean-token-sum-norm: the longest row, which may be a refinement, would "
-                "scale the policy loss; set actor_rollout_ref.actor.loss_scale_factor"
+                f"{said}.policy_loss.loss_mode={actor.policy_loss.loss_mode}: it is a mean over the rows of each "
+                "micro-batch, and refinements change which rows are together; set it to gspo, or set "
+                "constraint.mode=penalty"
             )
         return None
 

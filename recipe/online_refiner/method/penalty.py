@@ -85,7 +85,14 @@ class PenaltyPart:
         return eq6.each_token(own, inputs, eta)
 
     def refusal(self, mode: str, config: DictConfig) -> str | None:
-        """Return one line if it is not known what a penalty does to the run's advantages."""
+        """Return one line if no loss reads the run's advantages, or it is not known what a penalty does to them."""
+        distillation = config.get("distillation")
+        if distillation and distillation.enabled and not distillation.distillation_loss.use_task_rewards:
+            return (
+                f"constraint.mode={mode} changes advantages, and no loss reads them with "
+                "distillation.distillation_loss.use_task_rewards=false; set it to true, or constraint.mode=sft with "
+                "constraint.target=rewrite"
+            )
         known, estimator = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS, config.algorithm.adv_estimator
         if estimator in known:
             return None

@@ -1,12 +1,14 @@
 """The policy's workers, which also compute log pi_theta(a'), and its cross-entropy in the optimizer step."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
+from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.padding import response_from_nested
 
@@ -117,6 +119,28 @@ def filled(data: TensorDict, micro_batches: MicroBatches) -> TensorDict:
     return data
 
 
+def evened(metrics: dict[str, Any], num_ranks: int) -> dict[str, Any]:
+    """Return an update's metrics with as many values of each rank, which verl requires (``Metric.aggregate_dp``).
+
+    A micro-batch of refined rows alone has no value of verl's metrics. 0 is added to a sum; elsewhere a rank's own
+    aggregate is added, which leaves it as it is.
+
+    Args:
+        metrics: One ``Metric`` for each rank that has it, or other values, by name.
+        num_ranks: The number of data-parallel ranks.
+    """
+    found = dict(metrics)
+    for name, of_ranks in metrics.items():
+        if not (isinstance(of_ranks, list) and isinstance(of_ranks[0], Metric)):
+            continue
+        is_sum = of_ranks[0].aggregation is AggregationType.SUM
+        found[name] = of_ranks + [of_ranks[0].init_list() for _ in range(is_sum * (num_ranks - len(of_ranks)))]
+        most = max(len(one.values) for one in of_ranks)
+        for one in found[name]:
+            one.extend([0.0 if is_sum else one.aggregate()] * (most - len(one.values)))
+    return found
+
+
 class MiniBatchWorker(TrainingWorker):
     """verl's training worker; refined rows join a mini-batch if the trainer sends ``refine_eta`` with it."""
 
@@ -133,7 +157,11 @@ class MiniBatchWorker(TrainingWorker):
             micro_batches = self._micro_batches(self.engine_config.micro_batch_size_per_gpu)
             group = self.engine.get_data_parallel_group()
             data = with_refined_rows(data, dp_group=group, micro_batches=micro_batches)
-        return super().train_batch(data)
+        output = super().train_batch(data)
+        if output is not None and "refine_loss_mask" in data:
+            metrics, group = tu.get(output, "metrics"), self.engine.get_data_parallel_group()
+            tu.assign_non_tensor(output, metrics=evened(metrics, torch.distributed.get_world_size(group)))
+        return output
 
     def infer_batch(self, data: TensorDict) -> TensorDict | None:
         """Compute as verl's worker does, for any number of rows."""

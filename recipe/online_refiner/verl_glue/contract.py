@@ -57,6 +57,7 @@ AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 AGENT_LOOP_TQ = "verl.trainer.ppo.v1.agent_loop_tq"
 REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
 REWARD_MODEL = "verl.experimental.reward_loop.reward_model:RewardModelManager"
+TEACHERS = "verl.experimental.teacher_loop.teacher_model"
 ENGINE_WORKERS = "verl.workers.engine_workers"
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 DETACH_WORKER = "verl.experimental.separation.engine_workers:DetachActorWorker"
@@ -103,6 +104,9 @@ HOOKS = [
     Hook(f"{TRAINER}.ref_policy_wg", OF_WATCH),
     Hook(f"{TRAINER}.use_critic", OF_WATCH),
     Hook(f"{TRAINER}.use_reference_policy", OF_WATCH),
+    Hook(f"{TRAINER}.teacher_model_manager", OF_WATCH),
+    Hook(f"{TEACHERS}:MultiTeacherModelManager.teacher_model_managers", OF_WATCH),
+    Hook(f"{TEACHERS}:TeacherModelManager.rollout_replicas", OF_WATCH),
     Hook(f"{TRAINER}.global_steps", OF_TRAINER),
     Hook(f"{TRAINER}.total_training_steps", OF_TRAINER),
     Hook(f"{TRAINER}.local_trigger_step", OF_TRAINER),

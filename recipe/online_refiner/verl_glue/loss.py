@@ -4,18 +4,19 @@
     CE = -(1 / N) * sum over used pairs and all tokens t of w_t * log pi_theta(a'_t | s0, a'_<t)
 
 With ``constraint.sft_normaliser=batch`` N is the divisor of verl's policy loss (``loss_agg_mode``: token-mean divides
-by the tokens of all responses). With ``accepted`` N is the number of tokens of used refinements in the whole
-mini-batch, over all data-parallel ranks. The weight w_t is 1; in mode ``lagrangian`` it is the number of tokens of a
-that are charged for a'_t (``Lagrangian.times_charged``).
+by the tokens of all responses; the loss ``sapo`` averages each response). With ``accepted`` N is the number of tokens
+of used refinements in the whole mini-batch, over all data-parallel ranks. The weight w_t is 1; in mode ``lagrangian``
+it is the number of tokens of a that are charged for a'_t (``Lagrangian.times_charged``).
 
 A mode of one's own may replace -log pi_theta(a'_t) by a loss from the logits (``LogitsLoss``).
 
-The refinements are rows of the actor's own forward and backward pass: (context, a') with an empty response mask, which
-verl's policy loss and its denominators do not see. No second pass is made, because Megatron's distributed optimizer
-finalises gradients once per pass.
+The refinements are rows of the actor's own forward and backward pass: (context, a') with an empty response mask. No
+second pass is made, because Megatron's distributed optimizer finalises gradients once per pass. verl's own loss, which
+may be that of its distillation, gets the other rows of a micro-batch alone, and its denominators are the run's own.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from recipe.online_refiner.method.imitation import LogitsLoss
+from recipe.online_refiner.method.imitation import SEQUENCE_LOSSES, LogitsLoss
 from recipe.online_refiner.metric_names import SFT_LOSS
 
 Loss = tuple[Tensor, dict[str, Any]]
@@ -43,6 +44,8 @@ ONLY_RESPONSES = "only_responses"
 """The setting of a batch that asks for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
+WHOLE_ZEROS = ("teacher_ids", "teacher_logprobs")
+"""Fields of verl's distillation loss, (sequence length, k) each; all zero in a refined row. They may be absent."""
 
 
 def refined_loss(
@@ -58,14 +61,14 @@ def refined_loss(
     """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
 
     Engines call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
-    ``verl/trainer/distillation/losses.py``: first with the logits, for the mode's own loss (``LogitsLoss``).
+    ``verl/trainer/distillation/losses.py``: first with the logits (:func:`outputs_of_logits`).
 
     Args:
-        verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
+        verl_loss: The loss of the run, ``ppo_loss`` or ``distillation_ppo_loss`` with the actor's config.
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
-            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along. With the setting
-            ``refine_loss``, a ``LogitsLoss``, also with its columns.
-        model_output: The engine's, with ``log_probs`` and what ``LogitsLoss.of_logits`` has returned.
+            ``refine_eta``, ``refine_normaliser``, ``refine_num_tokens`` and ``refine_longest`` if rows ride along.
+            With the setting ``refine_loss``, a ``LogitsLoss``, also with its columns.
+        model_output: The engine's, with ``log_probs`` and what :func:`outputs_of_logits` has returned.
         dp_group: Data-parallel process group.
         student_logits: (1, tokens, vocabulary), or a rank's part of it.
         data_format: Of the logits, as verl names it.
@@ -75,28 +78,82 @@ def refined_loss(
         With the logits a dict of (tokens,) each. Else, summed over all micro-batches and ranks, CE is this module's.
         The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
     """
-    config, own = verl_loss.keywords["config"], own_loss(data)
-    if student_logits is not None and own is not None:
-        return own.of_logits(config, data, student_logits, data_format)
+    if student_logits is not None:
+        return outputs_of_logits(verl_loss, data, student_logits, data_format)
     assert model_output is not None
-    loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
     if "refine_loss_mask" not in data:
-        return loss, metrics
-    log_probs = no_padding_2_padding(model_output["log_probs"], data)
+        return verl_loss(model_output=model_output, data=data, dp_group=dp_group)
+    config = scaled(verl_loss.keywords["config"], data)
+    loss, metrics = policy_loss(partial(verl_loss, config=config, dp_group=dp_group), data, model_output)
     if seen is not None:
+        log_probs = no_padding_2_padding(model_output["log_probs"], data)
         seen.append((data["refine_shown"], data["refine_loss_mask"], log_probs.detach()))
-    padded = data.select("refine_loss_mask", "refine_weights").to_padded_tensor(0)
-    mode, sizes = config.loss_agg_mode, config.global_batch_info  # as verl's loss has just set them
-    if data["refine_normaliser"] == "accepted":
-        mode, sizes = "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
+    mode, sizes = divisor(verl_loss, config, data)
+    mask = data["refine_loss_mask"].to_padded_tensor(0)
+    value = agg_loss(token_losses(data, model_output), mask, mode, **sizes)
+    metrics[SFT_LOSS] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
+    return loss + data["refine_eta"] * value, metrics
+
+
+def outputs_of_logits(
+    verl_loss: partial[Loss], data: TensorDict, student_logits: Tensor, data_format: str
+) -> dict[str, Tensor]:
+    """Return what is computed from the logits, (tokens,) each: for verl's distillation, and for the mode's own loss."""
+    distillation, own = verl_loss.keywords.get("distillation_config"), own_loss(data)
+    found: dict[str, Tensor] = {}
+    if distillation is not None and distillation.distillation_loss.loss_settings.use_topk:
+        found |= verl_loss(data=data, student_logits=student_logits, data_format=data_format)
+    if own is not None:
+        found |= own.of_logits(verl_loss.keywords["config"], data, student_logits, data_format)
+    return found
+
+
+def scaled(config: Any, data: TensorDict) -> Any:
+    """Return the actor's config with a ``loss_scale_factor`` if ``loss_agg_mode`` needs one and none is set.
+
+    verl then divides by the longest response of each micro-batch. Refined rows change which responses are together,
+    so the longest response of the mini-batch takes its place.
+    """
+    if config.loss_agg_mode != "seq-mean-token-sum-norm" or config.loss_scale_factor is not None:
+        return config
+    return replace(config, loss_scale_factor=data["refine_longest"])
+
+
+def policy_loss(verl_loss: partial[Loss], data: TensorDict, model_output: dict[str, Any]) -> Loss:
+    """Return verl's loss and metrics of the rows that have policy tokens; 0 and no metrics if no row has one.
+
+    Distillation takes the smallest loss of a micro-batch's tokens, which fails if there is none.
+    """
+    rows = data["response_mask"].to_padded_tensor(0).any(-1).nonzero().squeeze(-1).tolist()
+    if not rows:
+        return data["old_log_probs"].values().new_zeros(()), {}
+    if len(rows) < len(data):
+        data = tu.index_select_tensor_dict(data, rows)
+        parts = {name: values.unbind() for name, values in model_output.items()}
+        model_output = {name: jagged([values[row] for row in rows]) for name, values in parts.items()}
+    return verl_loss(model_output=model_output, data=data)
+
+
+def token_losses(data: TensorDict, model_output: dict[str, Any]) -> Tensor:
+    """Return the weighted loss of each token of a' in refined rows, (B, T): -log pi_theta(a'_t), or the mode's own."""
+    log_probs, own = no_padding_2_padding(model_output["log_probs"], data), own_loss(data)
     losses = -log_probs
     if own is not None:
         output = {name: no_padding_2_padding(model_output[name], data) for name in own.outputs}
         losses = own.of_tokens(log_probs, output)
-    weights = padded["refine_weights"].to(log_probs.dtype)
-    value = agg_loss(weights * losses, padded["refine_loss_mask"], mode, **sizes)
-    metrics[SFT_LOSS] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
-    return loss + data["refine_eta"] * value, metrics
+    return data["refine_weights"].to_padded_tensor(0).to(log_probs.dtype) * losses
+
+
+def divisor(verl_loss: partial[Loss], config: Any, data: TensorDict) -> tuple[str, dict[str, Any]]:
+    """Return how the tokens' losses are summed and divided, as arguments of verl's ``agg_loss``."""
+    if data["refine_normaliser"] == "accepted":
+        return "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
+    names = ("dp_size", "batch_num_tokens", "global_batch_size")
+    sizes = {**{name: data[name] for name in names}, "loss_scale_factor": config.loss_scale_factor}
+    distillation = verl_loss.keywords.get("distillation_config")
+    learns_rewards = distillation is None or distillation.distillation_loss.use_task_rewards
+    by_row = learns_rewards and config.policy_loss.loss_mode in SEQUENCE_LOSSES
+    return "seq-mean-token-mean" if by_row else config.loss_agg_mode, sizes
 
 
 def shown_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
@@ -171,8 +228,9 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         columns, of 0 entries but in refined rows. Rows beyond the accepted ones have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
-    zeros = [name for name in ZEROS if name in data]
-    rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
+    zeros, whole = ([name for name in names if name in data] for names in (ZEROS, WHOLE_ZEROS))
+    copied = ("prompts", "responses", "input_ids", "position_ids", *zeros, *whole)
+    rows = {name: list(data[name].unbind()) for name in copied}
     rows["refine_loss_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
     rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
     token = rows["prompts"][0][:1]
@@ -202,6 +260,8 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["refine_shown"].append(numbers)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
+        for name in whole:
+            rows[name].append(rows[name][0].new_zeros(len(context) + len(ids), *rows[name][0].shape[1:]))
     own = own_loss(data)
     for name in own.columns if own is not None else ():
         values = data[name].unbind()
@@ -215,21 +275,26 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBa
     """Let the accepted refinements of a mini-batch ride along, the same number of rows on every data-parallel rank.
 
     Returns:
-        The longer mini-batch with the setting ``refine_num_tokens``; ``data``, this rank's share, if no rank has one.
+        The longer mini-batch with the settings ``refine_num_tokens`` and ``refine_longest``, the tokens of the longest
+        response; ``data``, this rank's share, if no rank has one.
     """
     lengths, used = data["refine_ids"].offsets().diff(), data["refine_used"].bool()
     num_tokens = torch.tensor(int(lengths[used].sum()), device=get_device_id())
     data = joined(data)
-    num_rows = torch.tensor(int(data["refine_used"].sum()), device=get_device_id())
-    torch.distributed.all_reduce(num_rows, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+    sizes = (int(data["refine_used"].sum()), int(data["responses"].offsets().diff().max()))
+    largest = torch.tensor(sizes, device=get_device_id())
+    torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=dp_group)
     torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
     if not num_tokens:
         return data
-    count, size = micro_batches(len(data) + int(num_rows))
+    num_rows, longest = largest.tolist()
+    count, size = micro_batches(len(data) + num_rows)
     longer = append_refined_rows(data, count * size - len(data))
     # Where rows are padded to the longest of their micro-batch, those of about equal length are together.
     longer = tu.index_select_tensor_dict(longer, longer["input_ids"].offsets().diff().argsort(stable=True).tolist())
-    tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens), micro_batch_size_per_gpu=size)
+    tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens), refine_longest=longest)
+    tu.assign_non_tensor(longer, micro_batch_size_per_gpu=size)
+    tu.assign_non_tensor(longer, distillation_only=False)  # with it, engines would compute no log-probs
     if own_loss(longer) is not None:
         tu.assign_non_tensor(longer, distillation_use_topk=True)
     return longer

@@ -130,6 +130,9 @@ def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> 
         replicas["rollout"] += manager.get_replicas() if manager is not None else []
     if trainer.reward_loop_manager.reward_model_manager is not None:
         replicas["reward model"] += trainer.reward_loop_manager.reward_model_manager.rollout_replicas
+    if trainer.teacher_model_manager is not None:
+        teachers = trainer.teacher_model_manager.teacher_model_managers.values()
+        replicas["teacher"] = [replica for teacher in teachers for replica in teacher.rollout_replicas]
     for kind, ones in replicas.items():
         for n, replica in enumerate(ones):
             parts += [Part(f"{kind} server {n}", server, has_failed) for server in replica.servers]

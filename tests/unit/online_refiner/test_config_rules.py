@@ -228,7 +228,8 @@ IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.mode=soft:Soft"  #
 FAILED = (PENALTY, *IN_PLACE, "constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0", f"{ROLLOUT}.n=2")
 ULYSSES = "ulysses_sequence_parallel_size"
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
-SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
+DISTILLED = ("distillation.enabled=true", "distillation.teacher_models.teacher_model.model_path=teacher")
+NO_REWARDS = "distillation.distillation_loss.use_task_rewards=false"
 LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
 SEPARATE = (
     "trainer.v1.trainer_mode=separate_async",
@@ -258,10 +259,8 @@ MISTAKES = {
         (("algorithm.adv_estimator=gdpo",), PENALTY),
         ((LAGRANGIAN,), "algorithm.adv_estimator=gdpo"),
         ((), f"{ACTOR}.policy_loss.loss_mode=geo_mean"),
-        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", SAPO), f"{ACTOR}.loss_agg_mode=token-mean"),
-        (("constraint.sft_normaliser=accepted", SAPO), "constraint.sft_normaliser=batch"),
-        ((), SUM_NORM),
-        ((SUM_NORM, f"{ACTOR}.loss_scale_factor=512"), f"{ACTOR}.loss_scale_factor=null"),
+        *(((PENALTY, *DISTILLED, added), NO_REWARDS) for added in ("constraint.credit=in_reward", *IN_PLACE)),
+        ((LAGRANGIAN, *DISTILLED), NO_REWARDS),
         ((LAGRANGIAN,), "constraint.sft_normaliser=accepted"),
         ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
         ((LAGRANGIAN,), SAPO),
@@ -392,7 +391,6 @@ MISTAKES = {
     ],
     "refined-rows-are-trained-as-others": [
         ((), f"{ACTOR}.router_replay.mode=R3"),
-        ((), "+distillation.enabled=true"),
         ((), f"{MODEL}.mtp.enable=true"),
     ],
     "reference-log-probs-are-at-temperature-1": [
@@ -520,6 +518,10 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (f"{ACTOR}.clip_ratio_low=0.1", f"{ACTOR}.clip_ratio_high=0.3"),
         (*DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager", "refiner.streaming=false"),
         (NONE, f"{ACTOR}.router_replay.mode=R3"),
+        (SAPO,),
+        (f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm",),
+        (*DISTILLED, NO_REWARDS),
+        (*DISTILLED, LAGRANGIAN),
         (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),
         ("refiner.placement=shared", NONE),
         (f"{ROLLOUT}.name=sglang", "refiner.rollout={name: vllm}"),

@@ -35,9 +35,9 @@ def refinements_fit_into_micro_batches(run: PlannedRun) -> str | None:
 
 @rule("config")
 def refined_rows_are_trained_as_others(run: PlannedRun) -> str | None:
-    """Router replay, distillation and multi-token prediction are off: they have no part for refinements."""
+    """Router replay and multi-token prediction are off: they have no part for refinements."""
     routers = [f"{ACTOR}.{name}router_replay.mode" for name in ("", "megatron.", "veomni.")]
-    for key in (*routers, "distillation.enabled", f"{MODEL}.mtp.enable"):
+    for key in (*routers, f"{MODEL}.mtp.enable"):
         value = OmegaConf.select(run.config, key)
         if run.blocks.refines and value not in (None, False, "disabled"):
             off = "disabled" if key in routers else "false"
