@@ -96,7 +96,7 @@ def refined_loss(
 
 
 def outputs_of_logits(
-    verl_loss: partial[Loss], data: TensorDict, student_logits: Tensor, data_format: str
+    verl_loss: partial[Any], data: TensorDict, student_logits: Tensor, data_format: str
 ) -> dict[str, Tensor]:
     """Return what is computed from the logits, (tokens,) each: for verl's distillation, and for the mode's own loss."""
     distillation, own = verl_loss.keywords.get("distillation_config"), own_loss(data)

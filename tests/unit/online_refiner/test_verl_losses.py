@@ -189,7 +189,7 @@ def of_cross_entropy(model: LlamaForCausalLM, divisor: str) -> torch.Tensor:
 @pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_gradient_is_verls_and_that_of_the_cross_entropy(model: LlamaForCausalLM, name: str, size: int) -> None:
-    """Micro-batches of one row, of two, and of all rows: with one row, some micro-batches have refinements alone."""
+    """Micro-batches have one, two or all rows; with one row, some hold refinements alone."""
     loss, divisor = LOSSES[name]
     own, _ = of_verl(model, loss, len(ROWS))
     expected = own + ETA * of_cross_entropy(model, divisor)
