@@ -131,6 +131,10 @@ class RefinerConfig:
         """Whether the replicas have their own GPUs."""
         return self.placement == "dedicated"
 
+    def hosting_fault(self, config: DictConfig) -> str | None:
+        """Return one line if the run cannot host this refiner's replicas: what is wrong, which key to set."""
+        return None
+
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if the placement does not go with the rest of the config: what is wrong, which key to set.
 
@@ -204,22 +208,36 @@ class Hosted(RefinerConfig):
     rollout: dict[str, Any] = Field(default_factory=dict)  # type: ignore[misc]
     """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 
-    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+    def hosting_fault(self, config: DictConfig) -> str | None:
         """Return one line if the replicas' engine is not vLLM."""
         engine = self.rollout.get("name") or OmegaConf.select(
             config.actor_rollout_ref.rollout, "name", throw_on_missing=False
         )
-        if blocks.hosts_refiner and engine != ENGINE:
-            return (
-                f"a hosted refiner runs on {ENGINE}, not on {engine}, which cannot be installed beside it; serve the "
-                "refiner by URL: refiner.placement=external refiner.url=http://host:8000/v1"
-            )
-        return super().refusal(config, blocks)
+        if engine == ENGINE:
+            return None
+        return (
+            f"a hosted refiner runs on {ENGINE}, not on {engine}, which cannot be installed beside it; serve the "
+            "refiner by URL: refiner.placement=external refiner.url=http://host:8000/v1"
+        )
+
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if the run needs replicas and cannot host them."""
+        line = self.hosting_fault(config) if blocks.hosts_refiner else None
+        return line or super().refusal(config, blocks)
 
 
 @dataclass(kw_only=True, config=BLOCK)
 class Colocated(Hosted):
     """A refiner on the training GPUs, awake for the refine stage only."""
+
+    def hosting_fault(self, config: DictConfig) -> str | None:
+        """Return one line if the training GPUs have no time for a refiner."""
+        if config.trainer.v1.trainer_mode == "separate_async":
+            return (
+                f"refiner.placement={self.placement} with trainer.v1.trainer_mode=separate_async, whose pools never "
+                "share GPUs; set refiner.placement=dedicated refiner.n_gpus_per_node=1, or refiner.placement=external"
+            )
+        return super().hosting_fault(config)
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if a reward model, awake at the same time, leaves too little memory."""

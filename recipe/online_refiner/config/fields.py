@@ -80,6 +80,8 @@ class RefinementConfig:
     """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
     temperature: float
     """The temperature of rollouts, at which verl computes log-probs."""
+    hosting_fault: str | None
+    """One line on why this run cannot host replicas of the refiner; None if it can."""
     trains_lora: bool
     """Whether the policy is an adapter, so that the actor without the adapter has the policy's first weights."""
 
@@ -114,6 +116,8 @@ class RefinementConfig:
         if self._num_kl_asked == 0 or self.has_reference_worker:
             return None
         key = f"measure.num_kl_rollouts={self._num_kl_asked}"
+        if self.hosting_fault and not self.refines:  # else a rule refuses the run
+            return f"{key}: {self.hosting_fault}"
         if self.refiner.has_replicas and self.temperature != 1:
             return (
                 f"{key} with actor_rollout_ref.rollout.temperature={self.temperature}: the refiner's log-probs are at "
@@ -162,6 +166,7 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
     return RefinementConfig(
         **blocks,
         has_reference_worker=has_reference,
+        hosting_fault=blocks["refiner"].hosting_fault(config),
         temperature=config.actor_rollout_ref.rollout.temperature,
         trains_lora=config.actor_rollout_ref.model.lora_rank != 0,
     )

@@ -212,6 +212,14 @@ def test_a_critic_has_its_state_too(config: DictConfig, saved: Path) -> None:
     assert "/critic/optim_world_size_1_rank_0.pt is cut off" in (wrong(config) or "")
 
 
+def test_a_key_of_the_critic_that_verl_does_not_read_is_said(config: DictConfig, saved: Path) -> None:
+    config.critic.ulysses_sequence_parallel_size, said = 2, "critic.ulysses_sequence_parallel_size=2 is not read"
+    assert not [line for line in cautions(checked(config)) if line.startswith(said)], "there is no critic"
+    config.algorithm.adv_estimator, config.critic.ppo_micro_batch_size_per_gpu = "gae", 2
+    save_ranks(saved / "global_step_6" / "critic")
+    assert [line for line in cautions(checked(config)) if line.startswith(said)]
+
+
 def test_what_a_resumed_run_begins_anew_is_asked_for_and_said(config: DictConfig, saved: Path) -> None:
     assert not [line for line in cautions(checked(config)) if "anew" in line]
     for name in (OPTIM, EXTRA):

@@ -241,6 +241,7 @@ SEPARATE = (
     f"{ROLLOUT}.checkpoint_engine.backend=nccl",
     f"{ACTOR}.fsdp_config.reshard_after_forward=true",
 )
+COLOCATED = ("refiner.placement=colocated", "refiner.n_gpus_per_node=null")
 SAVED, LOADED = (f"{ACTOR}.checkpoint.{name}_contents" for name in ("save", "load"))
 MISTAKES = {
     "constraint-goes-with-the-rest": [
@@ -354,7 +355,7 @@ MISTAKES = {
         ((), f"{ACTOR}.grad_clip=0.5"),
         ((), "custom_reward_function.path=x.py"),
         ((), "reward_model.reward_manager=dapo"),
-        ((), f"critic.{ULYSSES}=2"),
+        ((), "sandbox_fusion.url=http://host"),
     ],
     "refiner-goes-with-the-rest": [
         *((EXTERNAL, f"refiner.url={url}") for url in ("host:8000/v1", "[http://host/v1, ftp://host/v1]")),
@@ -374,8 +375,8 @@ MISTAKES = {
         (SHARED, "refiner.model_path=other"),
         *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
         (SHARED, "trainer.v1.trainer_mode=colocate_async"),
+        ((*SEPARATE, *COLOCATED, NONE), PENALTY),
         (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
-        ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
         ((), f"{ROLLOUT}.name=sglang"),
     ],
     "refinements-fit-into-micro-batches": [
@@ -403,7 +404,6 @@ MISTAKES = {
         (("data.gen_batch_size=256",), "data.gen_batch_size=2048"),
     ],
     "separate-trainer-has-its-parts": [
-        ((*SEPARATE, NONE, "refiner.placement=colocated", "refiner.n_gpus_per_node=null"), TRACKED),
         (SEPARATE, "refiner.streaming=false"),
         (SEPARATE, f"{MODEL}.lora_rank=8"),
         (SEPARATE, f"{ACTOR}.fsdp_config.param_offload=true"),
@@ -431,12 +431,28 @@ COOLED = f"{ROLLOUT}.temperature=0.9"
         ((*EXTERNAL, TRACKED), "refiner.placement=external"),
         ((*EXTERNAL, NONE, TRACKED), "refiner.placement=external"),
         (("refiner.placement=shared", NONE, TRACKED), "refiner.placement=shared"),
+        ((f"{ROLLOUT}.name=trtllm", NONE, TRACKED), "refiner.placement=external"),
+        ((*SEPARATE, *COLOCATED, NONE, TRACKED), "trainer.v1.trainer_mode=separate_async"),
     ],
 )
 def test_a_kl_that_cannot_be_measured_refuses_no_run(settings: tuple[str, ...], key: str) -> None:
     blocks = load(composed(*settings))
     assert (blocks.num_kl_rollouts, blocks.measures_kl, blocks.measures_kl_by_actor) == (0, False, False)
-    assert f" with {key}: " in (blocks.fault_of_kl or "")
+    assert blocks.fault_of_kl is not None and blocks.fault_of_kl.startswith("measure.num_kl_rollouts=")
+    assert key in blocks.fault_of_kl and not blocks.hosts_refiner or blocks.refines
+
+
+@pytest.mark.parametrize(
+    ("mistake", "way_out"),
+    [
+        ("reward_model.reward_manager=dapo", "set reward.reward_manager.name=dapo"),
+        ("+reward_model.reward_kwargs.max_resp_len=9", "set +reward.reward_kwargs.max_resp_len=9"),
+        ("reward_model.rollout.name=vllm", "set reward.reward_model.rollout.name=vllm"),
+        ("custom_reward_function.path=x.py", "set reward.custom_reward_function.path=x.py"),
+    ],
+)
+def test_an_older_key_of_rewards_is_refused_with_its_place(mistake: str, way_out: str) -> None:
+    assert error_of(mistake).endswith(f"; {way_out} [keys-are-read]")
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def separate_trainer_has_its_parts(run: PlannedRun) -> str | None:
     is_offloaded = config.trainer.device != "cpu" and actor.get("fsdp_config", {}).get("param_offload", False)
     is_unsharded = actor.strategy == "fsdp2" and not actor.fsdp_config.reshard_after_forward
     wanted = {
-        "refiner.placement=dedicated and refiner.n_gpus_per_node (or external): pools never share GPUs": (
-            blocks.refiner.placement in ("dedicated", "external") or not blocks.hosts_refiner
-        ),
         "refiner.streaming=null: the actor would wait for every refinement": blocks.streams or not blocks.refines,
         f"{MODEL}.lora.merge=true: verl would send the base alone to the rollout": (
             not has_adapter or bool(OmegaConf.select(model, "lora.merge"))

@@ -1,5 +1,6 @@
 """Keys of verl that verl would ignore, or read in another way than a user means."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -65,25 +66,45 @@ def keys_do_what_they_say(run: PlannedRun) -> str | None:
 UNREAD = {
     f"{ACTOR}.grad_clip": (1.0, f"{ACTOR}.optim.clip_grad"),
     "critic.grad_clip": (1.0, "critic.optim.clip_grad"),
-    "critic.ulysses_sequence_parallel_size": (1, "critic.fsdp.ulysses_sequence_parallel_size"),
 }
-"""The keys that verl does not read, with their defaults and the keys that verl reads instead."""
+"""The keys that verl does not read and that would change the training, with their defaults and the keys that it reads.
+Other such keys, which change speed or memory alone, are warned of (``verl_glue/preflight/cautions.py``)."""
+MOVED = {
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.reward_kwargs": "+reward.reward_kwargs",
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model": "reward.reward_model",
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+}
+"""The places of verl's older reward keys in 0.9, a block after its keys (``migrate_legacy_reward_impl`` in
+``verl/experimental/reward_loop/reward_loop.py``, which ``verl.trainer.main_ppo`` does not call)."""
 
 
 @rule("config")
 def keys_are_read(run: PlannedRun) -> str | None:
-    """Rewards, clipping of gradients, and the critic's sharing of sequences are set by the keys that verl 0.9 reads."""
-
-    def is_set(value: Any) -> bool:
-        return any(map(is_set, value.values())) if isinstance(value, DictConfig) else value is not None
-
-    for name in ("custom_reward_function", "reward_model", "sandbox_fusion"):
-        if is_set(run.config.get(name)):
-            return f"{name}: verl does not read this block any more; set the keys of reward, such as reward.{name}"
+    """Rewards and clipping of gradients are set by the keys that verl 0.9 reads."""
+    for block in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        for key, value in _set_keys(run.config.get(block), block):
+            old = next(one for one in MOVED if f"{key}.".startswith(f"{one}."))
+            return f"{key}={value} is not read, so rewards would be others; set {MOVED[old]}{key[len(old) :]}={value}"
     for key, (default, instead) in UNREAD.items():
         if (value := OmegaConf.select(run.config, key, default=default)) != default:
             return f"{key}={value} is not read; set {instead}"
     return None
+
+
+def _set_keys(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a block that are not null, with their values."""
+    if isinstance(value, DictConfig):
+        for name, part in value.items():
+            yield from _set_keys(part, f"{key}.{name}")
+    elif value is not None:
+        yield key, value
 
 
 LARGEST_RANK = 512

@@ -14,7 +14,7 @@ FAR = 10
 
 def cautions(run: PlannedRun) -> list[str]:
     """Return the warnings to print before a run starts."""
-    found = (_kl(run), _eta(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
+    found = (_kl(run), _eta(run), _unread(run), _turn_end(run), _limit(run), _longrope(run), _weights(run))
     return [line for line in (*found, *_resumes_in_part(run)) if line]
 
 
@@ -35,6 +35,17 @@ def _eta(run: PlannedRun) -> str | None:
     where = f"mode {constraint.mode}{f' with target {target}' if target != 'rewrite' else ''}"
     said = f"constraint.eta={constraint.first_eta:g} is far from all values that were tried in {where}"
     return f"{said} ({least:g} to {most:g}); set a value of this range, such as constraint.eta={least:g}"
+
+
+def _unread(run: PlannedRun) -> str | None:
+    """Warn if a key of the critic is set that verl does not read, and without which it trains the same."""
+    size = OmegaConf.select(run.config, "critic.ulysses_sequence_parallel_size", default=1)
+    if size == 1 or not has_critic(run.config):
+        return None
+    return (
+        f"critic.ulysses_sequence_parallel_size={size} is not read, so each GPU of the critic computes whole "
+        f"sequences; set critic.fsdp.ulysses_sequence_parallel_size={size} to share them"
+    )
 
 
 def _turn_end(run: PlannedRun) -> str | None:
