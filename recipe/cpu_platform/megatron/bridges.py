@@ -13,7 +13,7 @@ from recipe.cpu_platform import check_versions
 from recipe.cpu_platform.megatron import sources
 from recipe.cpu_platform.patches import let_megatron_be_imported
 
-REQUIRED_VERSIONS: dict[str, str] = {"megatron-core": "0.16.1", "mbridge": "0.15.1"}
+REQUIRED_VERSIONS: dict[str, str] = {"megatron-core": "==0.16.1", "mbridge": "==0.15.1"}
 
 
 def apply() -> None:

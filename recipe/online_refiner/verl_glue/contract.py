@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.version import Version
+
 
 @dataclass(frozen=True, slots=True)
 class Hook:
@@ -26,6 +28,13 @@ class Hook:
     """Our module that overrides, replaces, calls or reads the name."""
     parameters: tuple[str, ...] | None = None
     """The parameters in order, without ``self``, if we override it or pass arguments; None: not checked."""
+    since: str | None = None
+    """The version of the package that has the name first; earlier ones work without it. None: all need it."""
+
+    @property
+    def package(self) -> str:
+        """The package that has it."""
+        return self.module.partition(".")[0]
 
     @property
     def module(self) -> str:
@@ -78,7 +87,7 @@ HOOKS = [
     Hook(f"{TRAINER}.on_step_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}.step", OF_TRAINER, ("metrics", "timing_raw")),
     Hook(f"{TRAINER}._submit_batch_to_rollout", OF_TRAINER, ("batch",)),
-    Hook(f"{TRAINER}.prepare_step", OF_TRAINER, ()),
+    Hook(f"{TRAINER}.prepare_step", OF_TRAINER, (), since="0.9.1"),  # 0.9.0 filters no groups before a step's samples
     Hook(f"{TRAINER}.on_sample_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}._compute_reward_colocate", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}._balance_batch", OF_TRAINER, ("batch", "metrics", "logging_prefix", "keep_minibatch")),
@@ -300,6 +309,8 @@ def fault_of(hook: Hook) -> str | None:
     if not file.is_file():
         return f"there is no module {hook.module}"
     names = names_of(file)
+    if hook.name not in names and hook.since and Version(str(version_of(hook.package))) < Version(hook.since):
+        return None
     if hook.name not in names:
         return f"{hook.module} has no {hook.name}"
     if hook.parameters is not None and names[hook.name] != hook.parameters:

