@@ -67,8 +67,8 @@ UNREAD = {
     f"{ACTOR}.grad_clip": (1.0, f"{ACTOR}.optim.clip_grad"),
     "critic.grad_clip": (1.0, "critic.optim.clip_grad"),
 }
-"""The keys that verl does not read and that would change the training, with their defaults and the keys that it reads.
-Other such keys, which change speed or memory alone, are warned of (``verl_glue/preflight/cautions.py``)."""
+"""The keys that verl does not read, with their defaults and the keys that verl reads instead. A key is here if it would
+change the training; keys for speed or memory alone are warned of (``verl_glue/preflight/cautions.py``)."""
 MOVED = {
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_model.reward_loop_source": "reward.reward_manager.source",
