@@ -15,9 +15,10 @@ import re
 from collections import Counter
 from typing import Any
 
-from reward.judge import math_forms, math_parts, math_text, math_units
+from reward.judge import math_cases, math_forms, math_order, math_parts, math_sets, math_text, math_units
 from reward.judge.math_latex import MAX_DEPTH, Nodes, depth
 from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
+from reward.judge.math_tree import RELATIONS
 from reward.judge.no_code import forbid_code
 
 _WARM_UP = (
@@ -36,6 +37,7 @@ _WARM_UP = (
     (r"\frac{\pi}{3}", r"(\frac{1}{2}, -3)"),
 )
 """Pairs of answers that `load` compares, so that math-verify sets up its parser's tables before the first question."""
+_RELATIONS = RELATIONS | {"=", "\u2260", "\u2208"}
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _DIGIT = re.compile(r"\d")
 _COMMA = re.compile(r",\s+|\s+$|^\s+|\$")
@@ -50,8 +52,6 @@ _QUOTIENT = re.compile(r"[/:](?=[^A-Za-z]*\d)|\\[dtc]?frac|\\over(?![a-z])|\\div
 _FUNCTIONS = r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|lg|exp)"
 # By brackets, which math-verify may read as a sum, or by a sign of division.
 _PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7" + f"|{_FUNCTIONS}")
-_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_ANGLE = re.compile(r"(\d+(?:\.\d+)?)\^\\circ")
 _LAST_LETTER = re.compile(r"(?<![a-zA-Z\\])([a-z])$")
 _NO_NAMES = re.compile(
     r"^[^,=<>]*(?:\\in(?![a-zA-Z])|\\approx)|(?<=,)[^,=<>]*\\in(?![a-zA-Z])"  # of a value: the name is not kept
@@ -142,9 +142,10 @@ def is_answer(found: str, expected: str) -> bool:
     if all(map(_INTEGER.fullmatch, texts)):
         return False
     nodes = math_forms.form_of(found), math_forms.form_of(expected)
-    by_parts = _is_equal_by_parts(*nodes)
-    if by_parts is not None:
-        return by_parts
+    for compare in (_is_equal_by_names, _is_equal_by_kind, _is_equal_by_parts):
+        verdict = compare(*nodes)
+        if verdict is not None:
+            return verdict
     return is_equal(*_without_modulus(*texts)) or _is_same_set(*nodes)
 
 
@@ -162,11 +163,11 @@ def _is_same_list(found: str, expected: str) -> bool:
 
 
 def _is_same_set(found: Nodes, expected: Nodes) -> bool:
-    """Return whether two lists of equations have the same parts in any order."""
+    """Return whether two lists of equations and other relations have the same parts in any order."""
     lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
     is_set = all(one.brackets in ("", "{}") and len(one.parts) > 1 for one in lists)
-    has_equations = all(any(node.text == "=" for node in nodes) for nodes in (found, expected))
-    return is_set and has_equations and _are_equal([one.parts for one in lists], in_order=False)
+    has_relations = all(any(node.text in _RELATIONS for node in nodes) for nodes in (found, expected))
+    return is_set and has_relations and _are_equal([one.parts for one in lists], in_order=False)
 
 
 def _is_option(found: str, option: math_parts.Option) -> bool:
@@ -188,23 +189,63 @@ def _is_mixed(found: str, expected: str) -> bool:
     return mixed is not None and int(mixed[2]) < int(mixed[3]) and is_answer(found, f"{mixed[1]} {mixed[2]}/{mixed[3]}")
 
 
-def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
-    """Return whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
+def _is_equal_by_names(found: Nodes, expected: Nodes) -> bool | None:
+    """Return whether two answers are equal, where signs or names that math-verify does not see show it; else None."""
     value = _value_of(expected)
     if value and not any(node.text == "=" for node in found) and math_parts.unread(expected):  # f'(2)=7
         return is_answer(math_forms.written(found), math_forms.written(value))
-    if math_parts.unread(found) != math_parts.unread(expected):
+    names = [math_order.names_in(nodes) for nodes in (found, expected)]
+    if math_parts.unread(found) != math_parts.unread(expected) or (all(names) and names[0] != names[1]):
         return False
-    lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
     if math_parts.has_ellipsis(expected):
+        lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
         return lists[0].brackets == lists[1].brackets and _are_equal([one.parts for one in lists])
-    unions = [math_parts.union_of(nodes) for nodes in (found, expected)]
-    if any(unions):
-        texts = [one or math_forms.written(nodes) for one, nodes in zip(unions, (found, expected), strict=True)]
-        return all(one or len(each.parts) == 1 for one, each in zip(unions, lists, strict=True)) and is_equal(*texts)
+    return None
+
+
+def _is_equal_by_kind(found: Nodes, expected: Nodes) -> bool | None:
+    """Return whether two sets, ratios, or functions of several pieces are equal; None: the answers are none."""
+    sides = [math_parts.sides_of(nodes) for nodes in (found, expected)]
+    pieces = [math_cases.pieces_of(some[-1]) for some in sides]
+    if all(pieces):
+        names = {math_forms.written(some[0]) for some in sides if len(some) > 1}
+        return len(names) < 2 and _has_same_pieces(*pieces)
+    sets = [math_sets.union_of(nodes) for nodes in (found, expected)]
+    if any(sets):
+        both = zip(sets, (found, expected), strict=True)
+        is_set = [one is not None or len(math_parts.parts_of(nodes).parts) == 1 for one, nodes in both]
+        both = zip(sets, (found, expected), strict=True)
+        texts = [one.numbers if one else math_forms.written(nodes) for one, nodes in both]
+        return all(is_set) and len({one.letter for one in sets if one}) == 1 and is_equal(*texts)
     ratios = [math_parts.terms_of(nodes) for nodes in (found, expected)]
-    if max(map(len, ratios)) > 2:
-        return _are_equal(ratios)
+    return _are_proportional(*ratios) if max(map(len, ratios)) > 2 else None
+
+
+def _has_same_pieces(found: list[tuple[Nodes, ...]], expected: list[tuple[Nodes, ...]]) -> bool:
+    left = list(expected)
+    for piece in found:
+        same = [one for one in left if len(one) == len(piece) and _are_equal([list(piece), list(one)])]
+        if not same:
+            return False
+        left.remove(same[0])
+    return not left
+
+
+def _are_proportional(found: list[Nodes], expected: list[Nodes]) -> bool:
+    """Return whether two ratios are equal, `4:6:10` and `2:3:5`; with a zero or letters their terms must be equal."""
+    numbers = [
+        [number for term in terms for number in _number(math_forms.written(term))] for terms in (found, expected)
+    ]
+    if len(found) != len(expected) or any(len(some) < len(found) or 0 in some for some in numbers):
+        return _are_equal([found, expected])
+    first, of_first = numbers[0][0], numbers[1][0]
+    return all(is_same_number(other * first, one * of_first) for one, other in zip(*numbers, strict=True))
+
+
+def _is_equal_by_parts(found: Nodes, expected: Nodes) -> bool | None:
+    """Return whether two answers are equal, where their parts show it and math-verify does not see them; else None."""
+    value = _value_of(expected)
+    lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
     if any(_has_repeated(one) for one in lists) and min(len(one.parts) for one in lists) > 1:
         return lists[0].brackets == lists[1].brackets and _are_equal([one.parts for one in lists], in_order=False)
     brackets = [one.brackets for one in lists]
@@ -378,8 +419,6 @@ def _read(answer: str) -> list[Any]:
     import math_verify
 
     answer = _LAST_LETTER.sub(r"{\1}", answer)  # to it a letter behind a number is a unit
-    if _ANGLE_FUNCTION.search(answer):
-        answer = _ANGLE.sub(r"\\frac{\1\\pi}{180}", answer)  # it drops the sign of degrees
     share = answer.endswith(r"\%")
     said = answer[:-2].rpartition("=")[2] if share else answer
     latex = f"${said}$%" if share else f"${said}$"

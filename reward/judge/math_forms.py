@@ -7,11 +7,11 @@ from decimal import Decimal
 from fractions import Fraction
 
 from reward.judge.math_latex import Node, Nodes, library
-from reward.judge.math_notation import at, closing_place, next_place, notation_of
+from reward.judge.math_notation import notation_of
+from reward.judge.math_tree import RELATIONS, at, closing_place, next_place
+from reward.judge.math_whole import angles, bounded, domains, points
 
-RELATIONS = frozenset("<>\u2264\u2265")
 ELLIPSIS = "\u2026"
-INFINITY = "\u221e"
 _UNIT = r"(?:of|in|[cmkn]m|[mkµμ]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg|rad|pa|hz|kj"
 _UNIT += (
     r"|k[pw]a?h?|khz|ms|(?=[a-z]{3})[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc`
@@ -84,6 +84,10 @@ def form_of(answer: str) -> Nodes:
         _intervals,
         _builders,
         _commas,
+        bounded,
+        domains,
+        points,
+        angles,
     ):
         nodes = list(change(nodes))
     return tuple(_bare(nodes))
@@ -295,7 +299,7 @@ def _builders(nodes: list[Node]) -> Iterator[Node]:
     is_builder = len(seen) > 5 and shown[0] == ("sign", "{") and shown[-1] == ("sign", "}") and seen[1].kind == "word"
     if is_builder and shown[2] in (("sign", "|"), ("sign", ":")):
         condition = seen[3:-1]
-        if sum(node.text in RELATIONS for node in condition) and seen[1] in condition:
+        if any(node.text in RELATIONS or node.text == "\u2260" for node in condition) and seen[1] in condition:
             yield from (node for node in condition)
             return
         yield from (seen[0], seen[1], Node("sign", "|"), *condition, seen[-1])

@@ -6,12 +6,13 @@ Joints (commas, "and", "or") are parts of their own, so that the digits beside t
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from reward.judge.math_cases import cases
 from reward.judge.math_latex import Node, Nodes, read, sign_of
+from reward.judge.math_order import numerals, several, symmetric
+from reward.judge.math_tree import at, closing_place, is_node, next_place
 
 Rewrite = Callable[[list[Node]], Iterator[Node]]
 
-_NO_NODE = Node("")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
 _THIN = ("\\,", "\\;", "\\:", "\\!", "\\ ")
 _FUNCTION = r"(?:arc)?(?:sin|cos|tan|cot|csc)h?|ln|log(?:2|10)?|lg|exp|(?:arc)?sech?"
 _OF_SEVERAL = r"min|max|gcd|lcm"  # functions whose arguments stand in brackets
@@ -46,38 +47,6 @@ def rewritten(nodes: Sequence[Node]) -> Nodes:
     return tuple(found)
 
 
-def at(nodes: Sequence[Node], place: int) -> Node:
-    """Return the node at a place, or one that is nothing."""
-    return nodes[place] if 0 <= place < len(nodes) else _NO_NODE
-
-
-def next_place(nodes: Sequence[Node], place: int) -> int:
-    """Return the first place from `place` on at which no blank stands."""
-    while at(nodes, place).kind == "blank":
-        place += 1
-    return place
-
-
-def closing_place(nodes: Sequence[Node], place: int) -> int | None:
-    """Return where the bracket that opens at a place is closed, or None."""
-    first = at(nodes, place)
-    if first.kind != "sign" or first.text not in _OPENING:
-        return None
-    opened = [_OPENING[first.text]]
-    for end in range(place + 1, len(nodes)):
-        if nodes[end].kind == "sign" and nodes[end].text == opened[-1]:
-            opened.pop()
-        elif nodes[end].kind == "sign" and nodes[end].text in _OPENING:
-            opened.append(_OPENING[nodes[end].text])
-        if not opened:
-            return end
-    return None
-
-
-def _is(node: Node, kind: str, *texts: str) -> bool:
-    return node.kind == kind and (not texts or node.text in texts)
-
-
 def _digits(nodes: list[Node]) -> Iterator[Node]:
     r"""Join the digits of one number: `10\,000`, `1{,}234`, `1'000`, `1,\! 000`; and drop points between thousands."""
     place = 0
@@ -86,7 +55,7 @@ def _digits(nodes: list[Node]) -> Iterator[Node]:
         place += 1
         if node.kind == "number" and node.text.count(".") > 1:
             node = node._replace(text=node.text.replace(".", ""))
-        while _is(node, "number") and re.fullmatch(r"\d{1,3}(?:,?\d{3})*", node.text):
+        while is_node(node, "number") and re.fullmatch(r"\d{1,3}(?:,?\d{3})*", node.text):
             end = _separator_end(nodes, place)
             behind = at(nodes, end)
             if end == place or not re.fullmatch(r"\d{3}(?:\.\d+)?", behind.text) or behind.kind != "number":
@@ -98,15 +67,19 @@ def _digits(nodes: list[Node]) -> Iterator[Node]:
 def _separator_end(nodes: list[Node], place: int) -> int:
     """Return where what separates thousands ends."""
     node = at(nodes, place)
-    if _is(node, "blank", *_THIN) or _is(node, "sign", "'") or (node.kind == "group" and _is_comma(node.args[0])):
+    if (
+        is_node(node, "blank", *_THIN)
+        or is_node(node, "sign", "'")
+        or (node.kind == "group" and _is_comma(node.args[0]))
+    ):
         return place + 1
-    if _is(node, "sign", ",") and _is(at(nodes, place + 1), "blank", "\\!"):
+    if is_node(node, "sign", ",") and is_node(at(nodes, place + 1), "blank", "\\!"):
         return next_place(nodes, place + 1)
     return place
 
 
 def _is_comma(content: Nodes) -> bool:
-    return len(content) == 1 and _is(content[0], "sign", ",")
+    return len(content) == 1 and is_node(content[0], "sign", ",")
 
 
 def _scripts(nodes: list[Node]) -> Iterator[Node]:
@@ -115,12 +88,26 @@ def _scripts(nodes: list[Node]) -> Iterator[Node]:
     while place < len(nodes):
         node = nodes[place]
         place += 1
-        if not _is(node, "sign", "^", "_"):
+        if not is_node(node, "sign", "^", "_"):
             yield node
             continue
         content, rest, place = _content(nodes, next_place(nodes, place), is_up=node.text == "^")
         yield from _script("up" if node.text == "^" else "down", content)
         yield from rest
+
+
+def _ordinals(nodes: list[Node]) -> Iterator[Node]:
+    r"""Write the ending of an ordinal number as text: `4th`, `4^{th}`, `4^{\text{th}}`."""
+    before = Node("")
+    for node in nodes:
+        inner = node.args[0][0] if node.kind == "up" and len(node.args[0]) == 1 else node
+        is_ending = before.kind == "number" and inner.kind in ("word", "text") and inner.text == _ending(before.text)
+        yield Node("text", inner.text) if is_ending else node
+        before = node
+
+
+def _ending(digits: str) -> str:
+    return "th" if digits[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(digits[-1:], "th")
 
 
 def _subscripts(nodes: list[Node]) -> Iterator[Node]:
@@ -140,7 +127,7 @@ def _content(nodes: list[Node], place: int, *, is_up: bool) -> tuple[Nodes, Node
     end = closing_place(nodes, place) if is_up and node.text == "(" else None
     if end is not None:
         return tuple(nodes[place + 1 : end]), (), end + 1
-    if _is(node, "sign", "-", "+") and at(nodes, place + 1).kind in ("number", "word", "command"):
+    if is_node(node, "sign", "-", "+") and at(nodes, place + 1).kind in ("number", "word", "command"):
         content, rest, end = _content(nodes, place + 1, is_up=is_up)
         return (node, *content), rest, end
     if node.kind == "word" and len(node.text) > 1 and node.text not in (*_BASES, *_NAMES):
@@ -181,7 +168,7 @@ def _named(nodes: list[Node]) -> Iterator[Node]:
             yield Node("sign", str(sign_of(_NAMES[node.text])))
         elif node.kind in ("word", "text") and (found := _FUNCTION_WORD.fullmatch(node.text)):
             yield from _function(nodes, place, node, found)
-        elif _is(node, "command", "lg"):
+        elif is_node(node, "command", "lg"):
             yield from (Node("command", "log"), Node("down", args=((Node("number", "10"),),)))
         else:
             yield node
@@ -191,10 +178,10 @@ def _function(nodes: list[Node], place: int, node: Node, found: re.Match[str]) -
     before, name, behind = found.groups()
     following = at(nodes, next_place(nodes, place))
     if re.fullmatch(_OF_SEVERAL, name):
-        is_function = not before and not behind and _is(following, "sign", "(", "{")
+        is_function = not before and not behind and is_node(following, "sign", "(", "{")
     elif behind or name in ("sec", "sech", "arcsec", "arcsech"):  # 5 sec is a time
         is_function = (
-            bool(behind) or _is(following, "sign", "(") or following.kind == "up" or _is(following, "word", "x")
+            bool(behind) or is_node(following, "sign", "(") or following.kind == "up" or is_node(following, "word", "x")
         )
     else:
         is_function = _is_argument(following, is_apart=at(nodes, place).kind == "blank" or node.kind == "text")
@@ -211,24 +198,11 @@ def _function(nodes: list[Node], place: int, node: Node, found: re.Match[str]) -
         yield Node("word", behind)
 
 
-def _several(nodes: list[Node]) -> Iterator[Node]:
-    r"""Write the arguments of `\max\{a,b\}` in round brackets."""
-    place = 0
-    while place < len(nodes):
-        node, begin = nodes[place], next_place(nodes, place + 1)
-        end = closing_place(nodes, begin) if _is(node, "command", *_OF_SEVERAL.split("|")) else None
-        yield node
-        place += 1
-        if end is not None and at(nodes, begin).text == "{":
-            yield from (Node("sign", "("), *nodes[begin + 1 : end], Node("sign", ")"))
-            place = end + 1
-
-
 def _is_argument(node: Node, *, is_apart: bool) -> bool:
     if node.kind == "word":
         return is_apart and len(node.text) == 1
     is_greek = node.kind == "sign" and node.text[:1].isalpha()
-    return node.kind in ("number", "up", "down", "command") or is_greek or _is(node, "sign", "(", "|", "{")
+    return node.kind in ("number", "up", "down", "command") or is_greek or is_node(node, "sign", "(", "|", "{")
 
 
 def _based(nodes: list[Node]) -> Iterator[Node]:
@@ -237,7 +211,11 @@ def _based(nodes: list[Node]) -> Iterator[Node]:
     while place < len(nodes):
         node, behind = nodes[place], at(nodes, place + 1)
         is_base = node.kind in ("word", "text") and node.text.lower() in ("base", "in base")
-        if _is(node, "word", "log") and _is(behind, "number", "2", "10") and _is(at(nodes, place + 2), "sign", "("):
+        if (
+            is_node(node, "word", "log")
+            and is_node(behind, "number", "2", "10")
+            and is_node(at(nodes, place + 2), "sign", "(")
+        ):
             yield from (Node("command", "log"), Node("down", args=((behind,),)))
             place += 2
         elif is_base and (base := _base(at(nodes, next_place(nodes, place + 1)))):
@@ -258,9 +236,9 @@ def _roots(nodes: list[Node]) -> Iterator[Node]:
     while place < len(nodes):
         node = nodes[place]
         place += 1
-        is_begun = _is(node, "command", "sqrt") and [part.text for content in node.args[-1:] for part in content] == [
-            "("
-        ]
+        is_begun = is_node(node, "command", "sqrt") and [
+            part.text for content in node.args[-1:] for part in content
+        ] == ["("]
         if is_begun:  # `\sqrt(2)`: to LaTeX the bracket alone is under the root
             place -= 1
             nodes = [*nodes[:place], node.args[-1][0], *nodes[place + 1 :]]
@@ -269,7 +247,7 @@ def _roots(nodes: list[Node]) -> Iterator[Node]:
             degree = ((Node("number", _ROOTS[node.text]),),)
         is_root = is_begun or (node.kind in ("sign", "word") and node.text in _ROOTS)
         radicand, end = (
-            _radicand(nodes, next_place(nodes, place)) if is_root or _is(node, "word", "abs") else ((), place)
+            _radicand(nodes, next_place(nodes, place)) if is_root or is_node(node, "word", "abs") else ((), place)
         )
         if not radicand:
             yield node
@@ -297,14 +275,14 @@ def _fractions(nodes: list[Node]) -> Iterator[Node]:
         slash = next_place(nodes, over + 1)
         under = next_place(nodes, slash + 1)
         numbers = [at(nodes, one) for one in (place, over, under)]
-        is_mixed = over > place + 1 and _is(at(nodes, slash), "sign", "/") and _is_whole(numbers)
+        is_mixed = over > place + 1 and is_node(at(nodes, slash), "sign", "/") and _is_whole(numbers)
         before = at(nodes, place - 1)
         if is_mixed and not (before.kind == "sign" and before.text in ".,^_"):
             whole, part, parts = (int(number.text) for number in numbers)
             digits = str(whole * parts + part), str(parts)
             yield Node("command", "frac", tuple((Node("number", digit),) for digit in digits))
             place = under + 1
-        elif node.kind == "number" and _is(at(nodes, over), "word", "x", "X") and _is_power_of_ten(nodes, slash):
+        elif node.kind == "number" and is_node(at(nodes, over), "word", "x", "X") and _is_power_of_ten(nodes, slash):
             yield from (node, Node("sign", "\u00b7"))
             place = over + 1
         else:
@@ -318,7 +296,7 @@ def _is_whole(numbers: list[Node]) -> bool:
 
 
 def _is_power_of_ten(nodes: list[Node], place: int) -> bool:
-    return _is(at(nodes, place), "number", "10") and at(nodes, place + 1).kind == "up"
+    return is_node(at(nodes, place), "number", "10") and at(nodes, place + 1).kind == "up"
 
 
 def _marks(nodes: list[Node]) -> Iterator[Node]:
@@ -338,7 +316,7 @@ def _marks(nodes: list[Node]) -> Iterator[Node]:
             place = following + 1
         elif word in ("percent", "percentage", "pct", "per cent"):
             yield Node("sign", "%")
-        elif _is(node, "command", "frac") and len(node.args) == 2 and all(map(_is_unit, node.args)):
+        elif is_node(node, "command", "frac") and len(node.args) == 2 and all(map(_is_unit, node.args)):
             yield from (*node.args[0], Node("sign", "/"), *node.args[1])
         else:
             yield node
@@ -348,11 +326,11 @@ def _moduli(nodes: list[Node]) -> Iterator[Node]:
     r"""Write `mod 7`, `\bmod 7` and `(mod 7)` as `\pmod{7}`."""
     place = 0
     while place < len(nodes):
-        opens = int(_is(nodes[place], "sign", "("))
+        opens = int(is_node(nodes[place], "sign", "("))
         name = next_place(nodes, place + opens)
         modulus = next_place(nodes, name + 1)
         is_modulo = at(nodes, name).text in ("mod", "bmod") and at(nodes, modulus).kind in ("number", "word")
-        if is_modulo and (not opens or _is(at(nodes, modulus + 1), "sign", ")")):
+        if is_modulo and (not opens or is_node(at(nodes, modulus + 1), "sign", ")")):
             yield Node("command", "pmod", ((nodes[modulus],),))
             place = modulus + 1 + opens
         else:
@@ -385,12 +363,16 @@ _REWRITES: tuple[Rewrite, ...] = (
     _based,
     _scripts,
     _subscripts,
+    _ordinals,
+    numerals,
     _named,
-    _several,
     _groups,
     _roots,
     _fractions,
     _marks,
     _moduli,
+    cases,
     _matrices,
+    several,
+    symmetric,
 )

@@ -1,16 +1,14 @@
 """The parts of an answer: its list and brackets, the sides of its equations, an option's letter and text."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from reward.judge.math_forms import ELLIPSIS, INFINITY, RELATIONS, form_of, is_numeric, written
+from reward.judge.math_forms import ELLIPSIS, form_of, is_numeric, written
 from reward.judge.math_latex import Node, Nodes
-from reward.judge.math_notation import at, next_place
+from reward.judge.math_tree import CLOSED, INFINITY, OPEN, at, depths, next_place, split
 
-_OPEN, _CLOSED = "([{", ")]}"
 _LETTERS = frozenset("ABCDEFGHIJ")
-_FLIPPED = {">": "<", "\u2265": "\u2264", "<": ">", "\u2264": "\u2265"}
 _UNREAD = {"'", ELLIPSIS, "lcm", "gcd"}
 """Signs and words that math-verify ignores, or takes for a product or a number (`\\gcd(a,b)` for 1)."""
 _WITH_SUBSCRIPT = {"log", "lim", "sum", "prod", "int", "max", "min", "sup", "inf"}
@@ -35,34 +33,39 @@ class Option(NamedTuple):
 def parts_of(nodes: Nodes) -> Parts:
     """Return the parts that commas separate in an answer, or within the brackets that enclose the whole answer."""
     first, last = at(nodes, 0), at(nodes, len(nodes) - 1)
-    is_enclosed = first.kind == last.kind == "sign" and first.text in _OPEN and last.text in _CLOSED
-    if is_enclosed and len(nodes) > 1 and all(depth > 0 for depth in _depths(nodes[:-1])):
-        inner = list(_split(nodes[1:-1], ","))
+    is_enclosed = first.kind == last.kind == "sign" and first.text in OPEN and last.text in CLOSED
+    if is_enclosed and len(nodes) > 1 and all(depth > 0 for depth in depths(nodes[:-1])):
+        inner = list(split(nodes[1:-1], ","))
         if len(inner) > 1 or first.text == "{":
             return Parts(first.text + last.text, inner)
-    return Parts("", list(_split(nodes, ",")))
+    return Parts("", list(split(nodes, ",")))
 
 
 def sides_of(nodes: Nodes) -> list[Nodes]:
     """Return the sides of an equation, or of a chain such as `a=b=c`."""
-    return list(_split(nodes, "="))
+    return list(split(nodes, "="))
 
 
 def terms_of(nodes: Nodes) -> list[Nodes]:
     """Return the terms of a ratio."""
-    return list(_split(nodes, ":"))
+    return list(split(nodes, ":"))
 
 
 def has_name(equation: Nodes) -> bool:
-    """Return whether the left side of an equation is a name of its value (`x`, `f(x)`, `AB`), no sum and no product."""
+    """Return whether the left side of an equation is a name of its value (`x`, `f(x)`, `|AB|`), no sum and no product.
+
+    The absolute value of a variable is none: `|x|=5` has two solutions.
+    """
     left = sides_of(equation)[0]
+    if any(node.text == "|" for node in left) and any(node.kind == "word" and node.text.islower() for node in left):
+        return False
     is_sum = any(node.kind == "sign" and node.text in ("+", "-", "\u00b7") for node, _ in _on_top(left))
     return not is_sum and not any(_is_product(node, behind) for node, behind in _on_top(left))
 
 
 def _on_top(nodes: Nodes) -> Iterator[tuple[Node, Node]]:
     """Yield what stands in no brackets, and what follows it."""
-    for place, (node, depth) in enumerate(zip(nodes, _depths(nodes), strict=True)):
+    for place, (node, depth) in enumerate(zip(nodes, depths(nodes), strict=True)):
         if depth == 0:
             yield node, at(nodes, place + 1)
 
@@ -74,23 +77,6 @@ def _is_product(node: Node, behind: Node) -> bool:
 def is_number(nodes: Nodes) -> bool:
     """Return whether a side of an equation is a number by itself."""
     return bool(nodes) and all(map(is_numeric, nodes))
-
-
-def _depths(nodes: Sequence[Node]) -> Iterator[int]:
-    depth = 0
-    for node in nodes:
-        if node.kind == "sign":
-            depth += (node.text in _OPEN) - (node.text in _CLOSED)
-        yield depth
-
-
-def _split(nodes: Nodes, sign: str) -> Iterator[Nodes]:
-    begin = 0
-    for place, (node, depth) in enumerate(zip(nodes, _depths(nodes), strict=True)):
-        if depth == 0 and node.kind == "sign" and node.text == sign:
-            yield nodes[begin:place]
-            begin = place + 1
-    yield nodes[begin:]
 
 
 def has_ellipsis(nodes: Nodes) -> bool:
@@ -118,11 +104,6 @@ def _has_bounds(node: Node) -> bool:
     return node.text in _WITH_SUBSCRIPT or bool(node.args)
 
 
-def is_of_relations(nodes: Nodes) -> bool:
-    """Return whether an answer says that something is less or more than something else."""
-    return any(node.kind == "sign" and node.text in RELATIONS for node in nodes)
-
-
 def option_of(answer: str) -> Option | None:
     """Return the letter and the text of an answer such as `(B) 12`, `C. Paris` or `D: rain`; None: it is none."""
     nodes = form_of(answer)
@@ -148,7 +129,7 @@ def _is_text(nodes: Nodes, *, is_apart: bool) -> bool:
         return is_apart and len(nodes) > 1
     if first.kind == "sign":
         is_signed = first.text == "-" and second.kind in ("number", "command", "word")
-        is_bracket = first.text in _OPEN and is_apart and not (at(nodes, 2).text == ")" and second.text in _LETTERS)
+        is_bracket = first.text in OPEN and is_apart and not (at(nodes, 2).text == ")" and second.text in _LETTERS)
         return is_signed or is_bracket or first.text.isalpha() or first.text in ("$", "\u221e")
     return first.kind in ("number", "command", "word", "text", "rows")
 
@@ -162,38 +143,3 @@ def values_of(parts: list[Nodes]) -> list[Nodes]:
 
 def _is_letter(nodes: Nodes) -> bool:
     return len(nodes) in (1, 2) and nodes[0].kind == "word" and all(node.kind == "down" for node in nodes[1:])
-
-
-def union_of(nodes: Nodes) -> str:
-    """Return the union of the intervals of `x<1 or x>3`; empty: it is no such answer."""
-    seen = [node for node in nodes if node.kind != "blank"]
-    conditions: list[list[Node]] = [[]]
-    for node in seen:
-        if node.kind == "text" and node.text == "or":
-            conditions.append([])
-        else:
-            conditions[-1].append(node)
-    found = [_interval(condition) for condition in conditions]
-    letters = {letter for letter, _ in filter(None, found)}
-    is_union = len(conditions) > 1 and all(found) and len(letters) == 1
-    return r"\cup ".join(interval for _, interval in filter(None, found)) if is_union else ""
-
-
-def _interval(condition: list[Node]) -> tuple[str, str] | None:
-    """Return the letter and the interval of a condition such as `x<1` or `0<x<1`."""
-    places = [place for place, node in enumerate(condition) if node.text in RELATIONS]
-    bounds = [0, *(place + 1 for place in places), len(condition) + 1]
-    sides = [written(condition[begin : end - 1]) for begin, end in zip(bounds, bounds[1:], strict=False)]
-    signs = [condition[place].text for place in places]
-    if all(sign in _FLIPPED for sign in signs) and signs and signs[0] in ">\u2265":
-        sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
-    if any(sign not in "<\u2264" for sign in signs):
-        return None
-    match sides:
-        case [low, letter] if letter.isalpha():
-            return letter, f"{'(['[signs[0] != '<']}{low}, \\infty)"
-        case [letter, high] if letter.isalpha():
-            return letter, f"(-\\infty, {high}{')]'[signs[0] != '<']}"
-        case [low, letter, high] if letter.isalpha():
-            return letter, f"{'(['[signs[0] != '<']}{low}, {high}{')]'[signs[1] != '<']}"
-    return None

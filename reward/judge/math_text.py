@@ -11,6 +11,7 @@ _MODULO = re.compile(r"\\pmod\{([^{}]*)\}$")
 _LETTER = r"[^\W\d_]"
 _WORDS = re.compile(rf"(?=.*{_LETTER}{{3}}){_LETTER}(?:{_LETTER}|[ '-]){{3,}}")
 _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|or) {_LETTER}\b")
+_ARTICLE = re.compile(rf"(?:an?|the) (?={_LETTER}{{3}}(?:{_LETTER}|[ '-])*\.?$)", re.I)
 _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
@@ -30,8 +31,8 @@ _SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", r"\emptys
 
 
 def as_text(answer: str) -> str:
-    """Return the answer without commands that set text, and without a full stop."""
-    return " ".join(TEXT.sub(r"\1", answer).split()).rstrip(".")
+    """Return the answer without commands that set text, an article before words, and a full stop."""
+    return _ARTICLE.sub("", " ".join(TEXT.sub(r"\1", answer).split())).rstrip(".")
 
 
 def is_words(text: str) -> bool:
