@@ -192,8 +192,12 @@ def _is_mixed(found: str, expected: str) -> bool:
 def _is_equal_by_names(found: Nodes, expected: Nodes) -> bool | None:
     """Return whether two answers are equal, where signs or names that math-verify does not see show it; else None."""
     value = _value_of(expected)
-    if value and not any(node.text == "=" for node in found) and math_parts.unread(expected):  # f'(2)=7
+    is_unread = math_parts.unread(expected) or math_parts.is_of_event(expected)
+    if value and not any(node.text == "=" for node in found) and is_unread:  # f'(2)=7, P(A|B)=1/2
         return is_answer(math_forms.written(found), math_forms.written(value))
+    both = [list(map(math_forms.written, math_parts.sides_of(nodes))) for nodes in (found, expected)]
+    if math_parts.is_of_event(expected) and len(both[0]) == len(both[1]) == 2 and both[0][0] == both[1][0]:
+        return is_answer(both[0][1], both[1][1])
     names = [math_order.names_in(nodes) for nodes in (found, expected)]
     if math_parts.unread(found) != math_parts.unread(expected) or (all(names) and names[0] != names[1]):
         return False
@@ -210,15 +214,22 @@ def _is_equal_by_kind(found: Nodes, expected: Nodes) -> bool | None:
     if all(pieces):
         names = {math_forms.written(some[0]) for some in sides if len(some) > 1}
         return len(names) < 2 and _has_same_pieces(*pieces)
+    lists = [math_parts.parts_of(nodes) for nodes in (found, expected)]
+    listed = [one for one, nodes in zip(lists, (found, expected), strict=True) if not RELATIONS & {*_signs(nodes)}]
+    if len(listed) == 1 and (listed[0].brackets == "{}" or (not listed[0].brackets and len(listed[0].parts) > 1)):
+        return False  # numbers one by one are no interval
     sets = [math_sets.union_of(nodes) for nodes in (found, expected)]
     if any(sets):
-        both = zip(sets, (found, expected), strict=True)
-        is_set = [one is not None or len(math_parts.parts_of(nodes).parts) == 1 for one, nodes in both]
+        is_set = [one is not None or len(each.parts) == 1 for one, each in zip(sets, lists, strict=True)]
         both = zip(sets, (found, expected), strict=True)
         texts = [one.numbers if one else math_forms.written(nodes) for one, nodes in both]
         return all(is_set) and len({one.letter for one in sets if one}) == 1 and is_equal(*texts)
     ratios = [math_parts.terms_of(nodes) for nodes in (found, expected)]
     return _are_proportional(*ratios) if max(map(len, ratios)) > 2 else None
+
+
+def _signs(nodes: Nodes) -> list[str]:
+    return [node.text for node in nodes if node.kind == "sign"]
 
 
 def _has_same_pieces(found: list[tuple[Nodes, ...]], expected: list[tuple[Nodes, ...]]) -> bool:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from reward.judge.math_latex import Node, Nodes, library
 from reward.judge.math_notation import notation_of
 from reward.judge.math_tree import RELATIONS, at, closing_place, next_place
-from reward.judge.math_whole import angles, bounded, domains, points
+from reward.judge.math_whole import angles, arcs, bounded, domains, points
 
 ELLIPSIS = "\u2026"
 _UNIT = r"(?:of|in|[cmkn]m|[mkµμ]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg|rad|pa|hz|kj"
@@ -87,6 +87,7 @@ def form_of(answer: str) -> Nodes:
         bounded,
         domains,
         points,
+        arcs,
         angles,
     ):
         nodes = list(change(nodes))

@@ -1,4 +1,4 @@
-r"""Order: the arguments of `\gcd(b,a)` and the operands of `B\cup A` have none, the points of `\angle ABC` have one."""
+r"""Order does not matter in `\gcd(b,a)` and `B\cup A`, and it does in names such as `\angle ABC`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,20 @@ from typing import NamedTuple
 
 from reward.judge.math_forms import ELLIPSIS, form_of, is_numeric, written
 from reward.judge.math_latex import Node, Nodes
-from reward.judge.math_tree import CLOSED, INFINITY, OPEN, at, depths, next_place, split
+from reward.judge.math_tree import (
+    CLOSED,
+    INFINITY,
+    OPEN,
+    RELATIONS,
+    at,
+    closing_place,
+    depths,
+    next_place,
+    split,
+    without_blanks,
+)
 
+_OF_EVENTS = RELATIONS | {"=", "|", "\u2260", "\u2208", "\u222a", "\u2229"}
 _LETTERS = frozenset("ABCDEFGHIJ")
 _UNREAD = {"'", ELLIPSIS, "lcm", "gcd"}
 """Signs and words that math-verify ignores, or takes for a product or a number (`\\gcd(a,b)` for 1)."""
@@ -61,6 +73,13 @@ def has_name(equation: Nodes) -> bool:
         return False
     is_sum = any(node.kind == "sign" and node.text in ("+", "-", "\u00b7") for node, _ in _on_top(left))
     return not is_sum and not any(_is_product(node, behind) for node, behind in _on_top(left))
+
+
+def is_of_event(equation: Nodes) -> bool:
+    r"""Return whether the left side of an equation is a function of a set or a condition, such as `P(A\cup B)`."""
+    left = without_blanks(sides_of(equation)[0])
+    is_function = at(left, 0).kind == "word" and at(left, 1).text == "(" and closing_place(left, 1) == len(left) - 1
+    return is_function and any(node.kind == "sign" and node.text in _OF_EVENTS for node in left)
 
 
 def _on_top(nodes: Nodes) -> Iterator[tuple[Node, Node]]:

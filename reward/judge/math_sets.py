@@ -16,7 +16,7 @@ class Condition(NamedTuple):
 
     letter: str
     numbers: str
-    """In LaTeX, such as `(2, \\infty)`."""
+    """The set in LaTeX, such as `(2, \\infty)`."""
 
 
 def union_of(nodes: Nodes) -> Condition | None:
@@ -62,7 +62,10 @@ def _excluded(nodes: Nodes) -> Condition | None:
 
 
 def _interval(condition: Nodes) -> Condition | None:
-    """Return the letter and the interval of a condition such as `x<1` or `0<x<1`."""
+    """Return the letter and the numbers of a condition such as `x<1`, `0<x<1` or `x=2`."""
+    equal = [written(side) for side in split(condition, "=")]
+    if len(equal) == 2 and equal[0].isalpha():
+        return Condition(equal[0], rf"\{{{equal[1]}\}}")
     places = [place for place, node in enumerate(condition) if node.text in RELATIONS]
     bounds = [0, *(place + 1 for place in places), len(condition) + 1]
     sides = [written(condition[begin : end - 1]) for begin, end in zip(bounds, bounds[1:], strict=False)]

@@ -1,6 +1,8 @@
 r"""Rewrites of a whole answer by its meaning: bounds without end, letters of integers, `\pm` in a point, degrees."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
 from reward.judge.math_latex import Node, Nodes
 from reward.judge.math_tree import INFINITY, RELATIONS, at, closing_place, is_node, joined, split, without_blanks
@@ -11,6 +13,7 @@ _IN = "\u2208"
 _INTEGERS = (r"\mathbb{Z}", r"\mathbb{N}", "Z", "N")
 _INTEGER = "k"
 _BEFORE_DOMAIN = ("where", "for", "with", "for all", "for any", "for every")
+_ARC = re.compile(r"(\d+)\u00b0(\d+(?:\.\d+)?)'(?:(\d+(?:\.\d+)?)(?:''|\"))?")
 _SIGNS = {"\u00b1": ("-", "+"), "\u2213": ("+", "-")}
 _ANGLE_FUNCTIONS = ("sin", "cos", "tan", "cot", "sec", "csc")
 
@@ -112,6 +115,20 @@ def _num_signs(nodes: Nodes) -> int:
 
 def _with_sign(nodes: Nodes, side: int) -> Nodes:
     return _changed(nodes, lambda node: node._replace(text=_SIGNS[node.text][side]) if node.text in _SIGNS else node)
+
+
+def arcs(nodes: Sequence[Node]) -> Iterator[Node]:
+    r"""Write degrees, minutes and seconds, `27^\circ 30'`, as degrees."""
+    texts = [node.text for node in nodes]
+    bare = without_blanks(nodes) if "\u00b0" in texts and "'" in texts else ()
+    found = _ARC.fullmatch("".join(node.text for node in bare))
+    if found is None:
+        yield from nodes
+        return
+    degrees, minutes, seconds = (Fraction(part or 0) for part in found.groups())
+    value = degrees + minutes / 60 + seconds / 3600
+    yield Node("command", "frac", tuple((Node("number", str(one)),) for one in value.as_integer_ratio()))
+    yield Node("sign", "\u00b0")
 
 
 def angles(nodes: Sequence[Node]) -> Sequence[Node]:
