@@ -8,7 +8,7 @@ import re
 
 RUN = 5
 """The number of consecutive words that are unlikely to be the same by chance."""
-WORD = re.compile(r"[^\W_]+(?:[.'’][^\W_]+)*")
+WORD = re.compile(r"[^\W_]+(?:[.'’_]+[^\W_]+)*")
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 CLAUSE = re.compile(r"[,;:()<>|]")
 

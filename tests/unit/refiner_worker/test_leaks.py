@@ -66,6 +66,8 @@ ORDINARY = [
     "Hard work brings its own reward.",
     "I fixed dinner and we ate at seven.",
     "Test 3 has a list.",
+    "def improved_version(a): return max(runs(a))",
+    "fixed_code = encode(final_answer)",
 ]
 
 UNSEEN_LEAKS = [
