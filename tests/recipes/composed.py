@@ -88,6 +88,7 @@ def page_of(found: dict[str, str | None]) -> str:
             f"`verl.trainer.main_ppo`; {len(found) - composed} do not compose with verl 0.9.1.",
             f"Two keys that 0.9.1 does not have are left out: `{GONE[0]}` and",
             f"`{GONE[1]}`. `python tests/recipes/composed.py --write` writes this page.",
+            "Scripts with a refiner for eight of verl's recipes are in [examples/verl_recipes](../examples/verl_recipes).",
             "",
             "| reason | scripts |",
             "|---|---|",

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Qwen2.5-0.5B-Instruct on GSM8K: GRPO with FSDP on one GPU. Any override may follow.
+set -euo pipefail
+model=${MODEL:-Qwen/Qwen2.5-0.5B-Instruct} data=${DATA:-$HOME/data/gsm8k}
+
+verl=( # as for python -m verl.trainer.main_ppo
+    "actor_rollout_ref.model.path=$model"
+    "data.train_files=$data/train.parquet"
+    "data.val_files=$data/test.parquet"
+    algorithm.adv_estimator=grpo
+    data.train_batch_size=256
+    data.max_prompt_length=512
+    data.max_response_length=1024
+    data.filter_overlong_prompts=true
+    data.truncation=error
+    actor_rollout_ref.model.use_remove_padding=true
+    actor_rollout_ref.model.enable_gradient_checkpointing=true
+    actor_rollout_ref.actor.optim.lr=1e-6
+    actor_rollout_ref.actor.ppo_mini_batch_size=64
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16
+    actor_rollout_ref.rollout.name=vllm
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.5
+    actor_rollout_ref.rollout.n=5
+    trainer.n_gpus_per_node=1
+    trainer.nnodes=1
+    trainer.save_freq=20
+    trainer.test_freq=5
+    trainer.total_epochs=15
+    trainer.experiment_name=qwen2_5_0_5b_gsm8k
+)
+refiner=( # what the refiner adds
+    constraint.mode=sft
+    constraint.eta=0.03
+    refiner.template=math
+    refiner.skip_reward_at_least=1.0
+)
+exec online-refiner train "${verl[@]}" "${refiner[@]}" "$@"

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Qwen2.5-3B-Instruct with a calculator: sessions of several turns with FSDP on 8 GPUs. The last turn is refined. Any
+# override may follow.
+set -euo pipefail
+model=${MODEL:-Qwen/Qwen2.5-3B-Instruct} data=${DATA:-$HOME/data/products}
+tools=$(cd "$(dirname "$0")/../tools" && pwd)
+
+verl=( # as for python -m verl.trainer.main_ppo
+    "actor_rollout_ref.model.path=$model"
+    "data.train_files=$data/train.parquet"
+    "data.val_files=$data/test.parquet"
+    algorithm.adv_estimator=grpo
+    data.train_batch_size=256
+    data.max_prompt_length=512
+    data.max_response_length=1024
+    data.filter_overlong_prompts=true
+    data.truncation=error
+    actor_rollout_ref.model.use_remove_padding=true
+    actor_rollout_ref.model.enable_gradient_checkpointing=true
+    actor_rollout_ref.actor.optim.lr=1e-6
+    actor_rollout_ref.actor.ppo_mini_batch_size=64
+    actor_rollout_ref.actor.use_dynamic_bsz=true
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384
+    actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true
+    actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384
+    actor_rollout_ref.rollout.name=vllm
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.5
+    actor_rollout_ref.rollout.n=8
+    actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent
+    "actor_rollout_ref.rollout.multi_turn.function_tool_path=$tools/calculator.py"
+    actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5
+    trainer.n_gpus_per_node=8
+    trainer.nnodes=1
+    trainer.save_freq=20
+    trainer.test_freq=5
+    trainer.total_epochs=15
+    trainer.experiment_name=qwen2_5_3b_tools
+    reward.custom_reward_function.path=pkg://reward.math
+    reward.custom_reward_function.name=compute_score
+)
+refiner=( # what the refiner adds
+    constraint.mode=sft
+    constraint.eta=0.03
+    refiner.template=math
+    refiner.skip_reward_at_least=1.0
+)
+exec online-refiner train "${verl[@]}" "${refiner[@]}" "$@"
