@@ -324,8 +324,8 @@ def caution_of_version() -> str | None:
     if (found := version_of("verl")) in TRIED:
         return None
     return (
-        f"verl {found} was not tried with this extension, whose tests ran with {', '.join(TRIED)}; all {len(HOOKS)} "
-        "names that it overrides or reads are there, so the run goes on"
+        f"verl {found} was not tried with this extension, whose tests ran with {', '.join(TRIED)}; it has all "
+        "names that this extension overrides or reads, so the run goes on"
     )
 
 
