@@ -454,6 +454,7 @@ def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(
             {"reward.reward_model": {"enable": used, "enable_resource_pool": True, "nnodes": 1, "n_gpus_per_node": 2}}
             for used in (True, False)
         ),
+        {"distillation": {"enabled": True, "nnodes": 1, "n_gpus_per_node": 2}},
     ],
 )
 def test_more_pools_than_the_machine_has_gpus(
@@ -464,7 +465,7 @@ def test_more_pools_than_the_machine_has_gpus(
     for name, value in overrides.items():
         OmegaConf.update(config, name, value)
     found = error_of(config)
-    assert found.startswith("the run needs 3 GPUs (1 for training, 2 for the re")
+    assert found.startswith("the run needs 3 GPUs (1 for training, 2 for the ")
     assert found.endswith("or set ray_kwargs.ray_init.num_gpus=3 [machine-has-the-pools]")
 
 
