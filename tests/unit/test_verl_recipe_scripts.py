@@ -1,4 +1,4 @@
-"""The scripts of examples/verl_recipes pass a dry run, with the configs of their models and a row of data."""
+"""Each script of examples/verl_recipes passes a dry run with the config of its model, and with prompts."""
 
 import os
 import re
