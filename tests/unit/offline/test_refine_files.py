@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from recipe.offline import run
 from recipe.offline.bench import Bench, Engine
 from recipe.offline.files import all_answers, formats, write
 from recipe.offline.inputs import config_of, read_data, reward_of
 from recipe.offline.journal import Journal
-from recipe.offline.run import found_in
+from recipe.offline.run import found_in, make_bench
 from recipe.offline.shares import Found
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer
@@ -153,6 +154,20 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
     assert sorted(asked) == ["ans-b", "ans-c"] and journal.is_finished(0, 4), "a is not refined again"
     assert said.startswith("3 of 4 answers")
     assert [one.verdict for one in journal.problem(0)[1]["general"]] == [Verdict.MAX_REWARD, *[Verdict.ACCEPTED] * 3]
+
+
+def test_a_command_that_goes_on_draws_with_another_seed(
+    tokenizer: Any, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the seed of its first start, the engine would draw the known answers again."""
+    monkeypatch.setattr(run, "Engine", lambda model, max_model_len, seed, dtype: seed)
+    journal, seeds = Journal(tmp_path / "journal.jsonl", SETTINGS), list[Any]()
+    sizes = {"max_model_len": 64, "max_response_tokens": 8}
+    arguments = Namespace(model=str(tiny_llama), seed=7, dtype=None, **sizes)
+    for _ in range(2):
+        seeds.append(make_bench(arguments, float, journal, has_engine=True).engine)
+        fill(journal, tokenizer)
+    assert seeds == [7, 7 + 4], "four answers were drawn"
 
 
 def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_a_response_pays_for_what_is_rewritten() -> None:
     assert found["constraint/divergence_per_token"] == pytest.approx(per_token)
     assert found["constraint/penalty"] == pytest.approx(-ETA * sum(costs) / 16)
     assert (found["tokens/rollout"], found["refiner/num_rollouts"], found["constraint/eta"]) == (16, 4, ETA)
+    assert found["tokens/refine_log_prob"] == sum(map(len, REFINED)) - len(REFINED[2]), "of used refinements"
     assert found["reward/extra/solved"] == 1.5, "padding has said nothing"
     assert sorted(trainer.workers.recorded) == KEYS
     assert not {"refine_eta", "refine_normaliser"} & set(trainer.actor_rollout_wg.settings)

@@ -146,10 +146,13 @@ class Asked:
         return np.array([[token, 99] for token in response_ids]), np.array([[-1.0, -2.0] for _ in response_ids])
 
 
-def refined(
-    tokenizer: Any, members: list[Rollout], client: Asked, *, reward: Any = 0.5, **changes: Any
-) -> list[Refinement]:
-    """Refine a group; every answer gets the reward, or what a function says of its text."""
+def refined(tokenizer: Any, members: list[Rollout], client: Asked, **changes: Any) -> list[Refinement]:
+    """Refine a group as ``refiner_of`` does."""
+    return asyncio.run(refiner_of(tokenizer, client, **changes).refine_group(members))
+
+
+def refiner_of(tokenizer: Any, client: Any, *, reward: Any = 0.5, **changes: Any) -> Refiner:
+    """Return a refiner around a client; every answer gets the reward, or what a function says of its text."""
 
     async def score(rollout: Rollout, response_ids: list[int]) -> Any:
         if isinstance(reward, Exception):
@@ -160,7 +163,7 @@ def refined(
     end = tokenizer.eos_token_id
     constraint = changes.pop("constraint", read_constraint({"mode": "sft"}))
     sizes = {"max_model_len": 2048, "max_response_tokens": 32, **changes}
-    refiner = Refiner(
+    return Refiner(
         config=client.config,
         client=client,
         prompt=replace(client.config, template="dialogue").prompt(tokenizer, {}, None, 32),
@@ -169,7 +172,6 @@ def refined(
         companion=constraint.companion(tokenizer, None, {}, 32),
         **sizes,
     )
-    return asyncio.run(refiner.refine_group(members))
 
 
 def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
@@ -206,6 +208,9 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         ({"answer": "cut"}, Verdict.TRUNCATED),
         ({"answer": "end"}, Verdict.EMPTY),
         ({"max_response_tokens": 3}, Verdict.TRUNCATED),  # longer than what is left of the session
+        ({"max_response_tokens": 4}, Verdict.TRUNCATED),  # by one token
+        ({"max_response_tokens": 5}, Verdict.ACCEPTED),
+        ({"max_response_tokens": 2, "start": 0}, Verdict.ACCEPTED),  # a response of one turn may become longer
         ({"max_model_len": 40}, Verdict.TOO_LONG),
         ({"own_reward": 1.0}, Verdict.MAX_REWARD),
         ({"start": 2}, Verdict.NO_TURN),
@@ -721,11 +726,18 @@ def test_equal_refinements_share_a_reward_if_their_tools_said_the_same(
     assert rewarded == ["yes"] * num_rewarded
 
 
-@pytest.mark.parametrize(("context", "verdict"), [(["sibling"], Verdict.ACCEPTED), (["feedback"], Verdict.LEAK)])
-def test_words_of_a_sibling_that_is_shown_are_no_leak(tokenizer: Any, context: list[str], verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("context", "verdict"),
+    [(["sibling"], Verdict.ACCEPTED), (["solution"], Verdict.ACCEPTED), (["feedback"], Verdict.LEAK)],
+)
+def test_words_of_a_better_answer_that_is_shown_are_no_leak(
+    tokenizer: Any, context: list[str], verdict: Verdict
+) -> None:
     end, words = tokenizer.eos_token_id, "my first answer was wrong"
-    texts = [("bb", -0.3), (f"{words}: cc", 0.4)]
-    members = [rollout(n, reward, [*tokenizer.encode(text), end]) for n, (text, reward) in enumerate(texts)]
+    texts, request = [("bb", -0.3), (f"{words}: cc", 0.4)], {"extra_info": {"answer": f"{words}: c"}}
+    members = [
+        rollout(n, reward, [*tokenizer.encode(text), end], request=request) for n, (text, reward) in enumerate(texts)
+    ]
     client = Asked([*tokenizer.encode(f"{words}: d"), end], config(context=context))
     assert refined(tokenizer, members, client)[0].verdict is verdict
 
@@ -751,3 +763,31 @@ def test_in_place_without_a_gate_a_teacher_that_sees_no_refinement_scores_every_
     constraint = in_place(reward_gate=False, in_place_template=str(template))
     found = refined(tokenizer, members, client, constraint=constraint)
     assert client.prompts == [] and found[0].in_place and len(found[0].in_place) == len(members[0].response_ids)
+
+
+class Ending(Asked):
+    """A refiner whose first request hangs, and whose second one ends the run."""
+
+    async def generate(self, *asked: Any, **more: Any) -> list[list[int]]:
+        """Hang, or end the run."""
+        self.prompts.append(asked[0])
+        if len(self.prompts) == 2:
+            raise RunEndedError("the engine has died")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_lost = True
+        return []
+
+
+def test_no_request_outlives_the_run_that_it_is_of(tokenizer: Any) -> None:
+    async def run() -> None:
+        client = Ending([], config())
+        members = [rollout(n, 0.0, [*tokenizer.encode("ab"[n]), tokenizer.eos_token_id]) for n in range(2)]
+        with pytest.raises(RunEndedError):
+            await refiner_of(tokenizer, client).refine_group(members)
+        for _ in range(9):  # time enough for what is cancelled
+            await asyncio.sleep(0)
+        assert client.is_lost
+
+    asyncio.run(run())

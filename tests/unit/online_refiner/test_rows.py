@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.engine_workers import TrainingWorker
 
+from recipe.online_refiner.method.constraint import row_columns
 from recipe.online_refiner.method.modes import read_constraint
 from recipe.online_refiner.method.pairs import Pair, Refinement, Rollout, Turn, Verdict, last_turn
 from recipe.online_refiner.verl_glue import rows as queue
@@ -27,7 +29,7 @@ from recipe.online_refiner.verl_glue.actor_worker import (
     in_place_sequences,
     refined_sequences,
 )
-from recipe.online_refiner.verl_glue.loss import ZEROS, append_refined_rows, jagged
+from recipe.online_refiner.verl_glue.loss import ZEROS, append_refined_rows, jagged, joined
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorker, reward_request
 
 CALL, TOOL, EOS, N = [31, 2], [41, 42, 43], 2, -1
@@ -126,6 +128,12 @@ def test_parts_of_a_batch_keep_groups_together_and_leave_padding_out() -> None:
     assert (chosen.keys, chosen.fields) == (["b_0_0", "a_0_0"], ["x"]), "and the shortest of the others"
 
 
+def test_parts_have_about_equally_many_tokens_not_rows() -> None:
+    lengths = {"a_0_0": 30, "b_0_0": 4, "b_1_0": 4, "c_0_0": 4, "c_1_0": 4}
+    batch = KVBatchMeta(keys=[*lengths], tags=[{"seq_len": one} for one in lengths.values()], partition_id="train")
+    assert [part.keys for part in queue.shards(batch, 2)] == [["a_0_0"], ["b_0_0", "b_1_0", "c_0_0", "c_1_0"]]
+
+
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return what is put into the queue, instead of a queue."""
@@ -185,6 +193,9 @@ def test_what_a_worker_writes_of_its_rows(
     assert [one.edit_distance for one in pairs] == [1, None, 1, None], "nobody has edited the second"
     assert [one.is_repeated for one in pairs] == [False, False, True, False]
     assert queue.objects(fields["refine_detail"]) == ["", "", "", "x" * 1000]
+    worker._share_measured = 0.0
+    worker._write(batch, rollouts, found, 1.0)
+    assert {pair and pair.edit_distance for pair in map(queue.pair_of, written["tags"])} == {None}, "none is drawn"
 
 
 def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> None:
@@ -368,3 +379,32 @@ def test_a_refined_session_is_scored_as_a_session() -> None:
     assert data.batch["input_ids"].tolist() == [[3, 4, *CALL, *TOOL, 11, EOS]]
     found = {name: column[0] for name, column in data.non_tensor_batch.items()}
     assert found == {**request, "prompt_len": 2, "response_len": 7}
+
+
+def test_what_a_model_says_of_a_turn_in_place_stands_at_the_turns_places() -> None:
+    found = Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, EOS], in_place=[-1.0, -2.0, -3.0])
+    turn = Turn(response_length=5, start=2, ids=[11, 12, EOS], refinement=found, is_used=True)
+    columns = row_columns(read_constraint({"mode": "penalty", "target": "in_place"}), turn)
+    assert columns["refine_in_place"] == [0.0, 0.0, -1.0, -2.0, -3.0]
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 64), (128, 128)])
+def test_a_data_source_has_the_context_of_its_own_servers(own: int | None, expected: int) -> None:
+    worker: Any = object.__new__(RefineWorker)
+    worker._sources = {"x": dict}
+    of_source = SimpleNamespace(config=SimpleNamespace(max_model_len=own))
+    client: Any = SimpleNamespace(by_source={"x": of_source})
+    one = Rollout(key="u_0_0", messages=[], prompt_ids=[1], response_ids=[2], reward=0.0, request={"data_source": "x"})
+    assert worker._refiner_of(one, client, 64) == {"client": of_source, "max_model_len": expected}
+
+
+def test_refinements_are_joined_only_where_they_begin_at_the_same_place() -> None:
+    columns: dict[str, list[list[int]]] = {
+        "prompts": [[3], [3, 4], [3, 4]],
+        "responses": [[9], [9], [8]],
+        "refine_ids": [[4, 5, EOS], [5, EOS], [5, EOS]],
+    }
+    data = {name: jagged([torch.tensor(row) for row in rows]) for name, rows in columns.items()}
+    data["refine_weights"] = jagged([torch.ones(len(row)) for row in columns["refine_ids"]])
+    data |= {"refine_start": torch.zeros(3, dtype=torch.int64), "refine_used": torch.ones(3, dtype=torch.int64)}
+    assert joined(tu.get_tensordict(data, {}))["refine_used"].tolist() == [1, 1, 0]

@@ -1,5 +1,6 @@
 """Models that think: what their chat templates say of it, and what of an output becomes a'."""
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from written_model import Engine, WrittenServer, group_refined, refined, with_te
 from recipe.online_refiner.method.constraint import row_columns
 from recipe.online_refiner.method.eq6 import NONE
 from recipe.online_refiner.method.modes import read_constraint
-from recipe.online_refiner.method.pairs import Turn, Verdict
+from recipe.online_refiner.method.pairs import Rollout, Turn, Verdict
+from recipe.online_refiner.refine.language import Language
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.thoughts import Thoughts, read_thoughts
+from refiner_worker.text.turn_end import TurnEnd
 
 TURN = "<|im_start|>{{ m.role }}\n%s{{ m.content }}<|im_end|>\n"
 CHATML = (
@@ -394,3 +397,54 @@ def test_an_answer_may_mention_a_mark_where_nobody_thinks(tokenizer: Any, output
 def test_a_thought_ends_at_its_last_closing_mark() -> None:
     text = "<think>first</think>second</think>"
     assert Thoughts("<think>", "</think>", is_open=False).end(f"{text}answer") == len(text)
+
+
+def test_an_answer_without_a_thought_may_be_longer_than_a_thought(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    assert refined(thinker, "old", Engine(thinker, "b" * 30, thought_length=16)).verdict is Verdict.ACCEPTED
+
+
+def test_no_answer_is_asked_for_behind_a_reasoning_that_leaves_no_room(tokenizer: Any) -> None:
+    thinker, reasoning = with_template(tokenizer, OPEN), "sounder</refined>"
+    length = len(thinker.encode(reasoning))
+    engine = Engine(thinker, f"hm</think>\n<refined>\n{reasoning}better", rewrites="response", response_length=length)
+    assert refined(thinker, f"{OWN}old", engine).verdict is Verdict.TRUNCATED
+    assert [limit for _, limit in engine.asked] == [64, length]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"), [("bett", Verdict.TRUNCATED), ("", Verdict.THOUGHT), (" \n", Verdict.THOUGHT)]
+)
+def test_a_server_may_be_cut_off_within_its_thought_or_behind_it(tokenizer: Any, text: str, verdict: Verdict) -> None:
+    thinker = with_template(tokenizer, OPEN)
+    assert refined(thinker, f"{OWN}old", WrittenServer(thinker, "hm", text, is_whole=False)).verdict is verdict
+
+
+def test_the_last_turn_is_split_by_what_stands_before_it(tokenizer: Any) -> None:
+    before, turn = tokenizer.encode("x<tool>8</tool>"), tokenizer.encode("It is 8.")
+    common: dict[str, Any] = {"key": "u_0_0", "messages": [], "prompt_ids": [1], "request": {}, "reward": 0.0}
+    one = Rollout(response_ids=[*before, *turn], start=len(before), **common)
+    end = TurnEnd(stops=frozenset({2}), written=2)
+    thoughts = Thoughts(*NAMED, is_open=True)
+    language = Language(
+        tokenizer=tokenizer, thoughts=thoughts, turn_end=end, may_think=True, thread=ThreadPoolExecutor(1)
+    )
+    assert language.answer_in(one, turn) == "It is 8."
+    assert language.answer_in(Rollout(response_ids=turn, **common), turn) == "", "the generation prompt opens a thought"
+
+
+def test_a_thought_that_is_kept_takes_no_room_behind_the_prompt(tokenizer: Any) -> None:
+    """2,048 tokens hold the prompt, the answer and the refiner's own thought; the kept thought is not read again."""
+    thinker = with_template(tokenizer, CLOSED)
+    response, written = f"<think>{'mine ' * 20}</think>\n\nold", "<think>hm</think>better"
+    prompt = refined(thinker, response, Engine(thinker, written, response_length=512)).prompt_ids
+    kept, room = len(thinker.encode(response.removesuffix("old"))), 2048 - len(prompt)
+    for num_left, verdict in ((room - 24, Verdict.ACCEPTED), (room, Verdict.TOO_LONG)):
+        engine = Engine(thinker, written, thought_length=None, response_length=kept + num_left)
+        assert refined(thinker, response, engine).verdict is verdict
+
+
+def test_a_header_alone_is_no_thought(tokenizer: Any) -> None:
+    header = "<|channel|>final<|message|>"
+    parts = Thoughts(*CHANNELS, is_open=False, header=header).split(tokenizer.encode(f"{header}old"), tokenizer)
+    assert (parts.opening, parts.thought, parts.closing, parts.answer) == ("", "", header, "old")

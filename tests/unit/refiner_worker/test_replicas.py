@@ -11,25 +11,31 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from ray.exceptions import RayActorError, RayError
+from verl.single_controller.ray import ResourcePoolManager
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.workers.config import RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout import vllm_async_server
-from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
+from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, extract_prompt_logprobs
 from vllm.logprobs import Logprob
+from vllm.sampling_params import RequestOutputKind
 
 from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
 from recipe.online_refiner.verl_glue.hosting.servers import extract
+from recipe.online_refiner.verl_glue.hosting.shared import SharedServer
+from recipe.online_refiner.verl_glue.hosting.start import Hosting
 from refiner_worker.client import SAMPLING, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import Colocated, read_refiner
-from refiner_worker.engines import ABSENT, can_sleep, has_failed
+from refiner_worker.engines import ABSENT, SAMPLES, can_sleep, has_failed
 
 
 class Call:
@@ -275,6 +281,15 @@ def test_replicas_sleep_where_they_take_turns(rollout: dict[str, bool], expected
     assert group.replicas[0].told == (["wake", "sleep"] if expected and placement == "colocated" else [])
 
 
+def test_replicas_on_the_training_gpus_start_when_the_policy_is_loaded() -> None:
+    """An engine measures the free memory of its GPU when it starts. Here, where no Ray runs, to start is an error."""
+    blocks: Any = SimpleNamespace(refiner=read_refiner({"model_path": "m", "response_length": 8}))
+    plan: Any = SimpleNamespace()
+    hosting = Hosting(OmegaConf.create({"trainer": {"device": "cuda"}}), blocks, plan)
+    pools = hosting.begin(ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={}))
+    assert pools.resource_pool_dict == {}
+
+
 @pytest.mark.parametrize(("num_deaths", "num_restarts", "left"), [(0, 1, [0, 1, 2]), (MAX_DEATHS, 0, [0, 2])])
 def test_what_follows_when_a_replica_died(
     monkeypatch: pytest.MonkeyPatch, num_deaths: int, num_restarts: int, left: list[int]
@@ -333,3 +348,50 @@ def test_vllms_engine_says_itself_whether_it_is_dead() -> None:
     assert has_failed(SimpleNamespace(engine=SimpleNamespace(errored=True)))
     assert not has_failed(SimpleNamespace(engine=SimpleNamespace(errored=False)))
     assert not has_failed(SimpleNamespace()), "a later node's server of a replica has none"
+
+
+class ServerEngine:
+    """vLLM's engine behind a server of verl's, with an adapter: it keeps what it is asked, and writes samples."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def list_loras(self) -> set[int]:
+        return {VLLM_LORA_INT_ID}
+
+    async def generate(self, **asked: Any) -> AsyncIterator[Any]:
+        self.asked.append(asked)
+        outputs = [
+            SimpleNamespace(token_ids=[7 + n, 2], finish_reason="stop") for n in range(asked["sampling_params"].n)
+        ]
+        yield SimpleNamespace(outputs=outputs)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a server of a LoRA policy, without the process and the engine that verl gives it."""
+    monkeypatch.setattr(vllm_async_server, "extract_prompt_logprobs", extract)
+    found: Any = object.__new__(SharedServer)
+    found.engine, found.config = ServerEngine(), RolloutConfig(name="vllm", max_model_len=64)
+    found.model_config = SimpleNamespace(lora_rank=8, lora={}, processor=None)
+    found._disaggregation_role = found.global_steps = None
+    found._submission_paused, found._admitting, found.replica_rank = False, 0, 0
+    return found
+
+
+def test_a_shared_server_leaves_the_adapter_out_for_the_refiner_alone(server: Any) -> None:
+    """A call of a Ray actor has a context of its own, as a task has."""
+
+    async def ask() -> None:
+        for method in (server.generate_without_adapter, server.generate):
+            await asyncio.create_task(method(prompt_ids=[5], sampling_params={"max_tokens": 4}, request_id="a"))
+
+    asyncio.run(ask())
+    assert [asked["lora_request"] is None for asked in server.engine.asked] == [True, False]
+
+
+def test_a_server_waits_for_all_samples_of_a_request(server: Any) -> None:
+    params = {"max_tokens": 4, "n": 2}
+    said = asyncio.run(server.generate(prompt_ids=[5], sampling_params=params, request_id="a"))
+    assert said.extra_fields[SAMPLES] == [[7, 2], [8, 2]]
+    assert server.engine.asked[0]["sampling_params"].output_kind is RequestOutputKind.FINAL_ONLY
