@@ -131,13 +131,12 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
         return system.cat_file(f"{folder}/{name}") if system.exists(f"{folder}/{name}") else b""
 
     config = flat(yaml.safe_load(content("config.yaml")) or {})
-    lines = content("metrics.jsonl").splitlines(keepends=True)
+    lines = content("metrics.jsonl").splitlines()
     if not config and not lines:
         raise ValueError(f"{path}: no run is there, as it has no config.yaml: give the run_dir of a run")
-    rows = objects_of(line for line in lines if line.endswith(b"\n"))
-    steps = {row["step"]: row for row in rows if "step" in row}  # of a step that was done again, the last
+    steps = {row["step"]: row for row in objects_of(lines) if "step" in row}  # of a step that was done again, the last
     run = Run(path=folder, config=config, steps=[steps[step] for step in sorted(steps)])
-    run.starts = list(objects_of(content("starts.jsonl").splitlines(keepends=True)))
+    run.starts = list(objects_of(content("starts.jsonl").splitlines()))
     run.stage = next(objects_of([content("stage.json")]), None)
     place = config.get("records.path")
     if place is None or system.isdir(f"{folder}/refinements"):  # one that was moved has its own

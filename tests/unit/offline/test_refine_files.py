@@ -159,7 +159,7 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
 def test_a_command_that_goes_on_draws_with_another_seed(
     tokenizer: Any, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the seed of its first start, the engine would draw the known answers again."""
+    """The engine would draw the known answers again if it had the seed of the first start."""
     monkeypatch.setattr(run, "Engine", lambda model, max_model_len, seed, dtype: seed)
     journal, seeds = Journal(tmp_path / "journal.jsonl", SETTINGS), list[Any]()
     sizes = {"max_model_len": 64, "max_response_tokens": 8}

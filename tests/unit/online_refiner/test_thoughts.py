@@ -399,11 +399,6 @@ def test_a_thought_ends_at_its_last_closing_mark() -> None:
     assert Thoughts("<think>", "</think>", is_open=False).end(f"{text}answer") == len(text)
 
 
-def test_an_answer_without_a_thought_may_be_longer_than_a_thought(tokenizer: Any) -> None:
-    thinker = with_template(tokenizer, CLOSED)
-    assert refined(thinker, "old", Engine(thinker, "b" * 30, thought_length=16)).verdict is Verdict.ACCEPTED
-
-
 def test_no_answer_is_asked_for_behind_a_reasoning_that_leaves_no_room(tokenizer: Any) -> None:
     thinker, reasoning = with_template(tokenizer, OPEN), "sounder</refined>"
     length = len(thinker.encode(reasoning))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from refiner_worker.text.tokens import encode_like, starts
+from refiner_worker.text.tokens import cut, encode_like, starts
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +71,12 @@ def test_any_token_ids(smol: Any, ids: list[int]) -> None:
         assert smol.decode(found) == text
     places = list(starts(ids, smol))
     assert places[0] == (0, 0) and places == sorted({*places}) and places[-1][0] <= len(ids)
+
+
+@given(pieces=PIECES, place=st.integers(0, 36))
+def test_a_text_is_cut_at_any_of_its_characters(smol: Any, pieces: list[str], place: int) -> None:
+    """The cut may be within a token, or behind a character of several tokens."""
+    ids = [one for piece in pieces for one in smol.encode(piece, add_special_tokens=False)]
+    text = "".join(pieces)
+    before, rest, behind = cut(ids, min(place, len(text)), smol)
+    assert (smol.decode(before) + rest, smol.decode(behind)) == (text[:place], text[place:])
