@@ -734,9 +734,10 @@ def test_words_of_a_better_answer_that_is_shown_are_no_leak(
     tokenizer: Any, context: list[str], verdict: Verdict
 ) -> None:
     end, words = tokenizer.eos_token_id, "my first answer was wrong"
-    texts, request = [("bb", -0.3), (f"{words}: cc", 0.4)], {"extra_info": {"answer": f"{words}: c"}}
+    texts, columns = [("bb", -0.3), (f"{words}: cc", 0.4)], {"extra_info": {"answer": f"{words}: c"}}
     members = [
-        rollout(n, reward, [*tokenizer.encode(text), end], request=request) for n, (text, reward) in enumerate(texts)
+        rollout(n, reward, [*tokenizer.encode(text), end], reward_columns=columns)
+        for n, (text, reward) in enumerate(texts)
     ]
     client = Asked([*tokenizer.encode(f"{words}: d"), end], config(context=context))
     assert refined(tokenizer, members, client)[0].verdict is verdict

@@ -394,7 +394,9 @@ def test_a_data_source_has_the_context_of_its_own_servers(own: int | None, expec
     worker._sources = {"x": dict}
     of_source = SimpleNamespace(config=SimpleNamespace(max_model_len=own))
     client: Any = SimpleNamespace(by_source={"x": of_source})
-    one = Rollout(key="u_0_0", messages=[], prompt_ids=[1], response_ids=[2], reward=0.0, request={"data_source": "x"})
+    one = Rollout(
+        key="u_0_0", messages=[], prompt_ids=[1], response_ids=[2], reward=0.0, reward_columns={"data_source": "x"}
+    )
     assert worker._refiner_of(one, client, 64) == {"client": of_source, "max_model_len": expected}
 
 

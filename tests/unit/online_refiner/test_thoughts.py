@@ -417,7 +417,7 @@ def test_a_server_may_be_cut_off_within_its_thought_or_behind_it(tokenizer: Any,
 
 def test_the_last_turn_is_split_by_what_stands_before_it(tokenizer: Any) -> None:
     before, turn = tokenizer.encode("x<tool>8</tool>"), tokenizer.encode("It is 8.")
-    common: dict[str, Any] = {"key": "u_0_0", "messages": [], "prompt_ids": [1], "request": {}, "reward": 0.0}
+    common: dict[str, Any] = {"key": "u_0_0", "messages": [], "prompt_ids": [1], "reward_columns": {}, "reward": 0.0}
     one = Rollout(response_ids=[*before, *turn], start=len(before), **common)
     end = TurnEnd(stops=frozenset({2}), written=2)
     thoughts = Thoughts(*NAMED, is_open=True)

@@ -46,6 +46,12 @@ def test_a_text_that_would_be_read_otherwise(smol: Any, text: str) -> None:
     assert encode_like(text, [5], smol) is None
 
 
+def test_bytes_that_are_no_text_are_divided_after_as_many_tokens_as_a_character_has(smol: Any) -> None:
+    """A policy that falls apart may write thousands of them, which would all be decoded again for each."""
+    byte = smol.convert_tokens_to_ids("Ģ")  # 0x80, which is never the first byte of a character
+    assert [place for place, _ in starts([byte] * 9, smol)] == [0, 4, 8]
+
+
 PIECES = st.lists(st.text(st.sampled_from("ab. \né日😀ñ_1"), max_size=6), min_size=1, max_size=6)
 
 
