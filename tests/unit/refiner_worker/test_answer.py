@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from refiner_worker.text.answer import Answer, parse_answer
 from refiner_worker.text.tokens import decode
@@ -212,3 +213,14 @@ def test_a_closing_tag_that_the_response_quotes_is_no_end(
     answer = parse(tokenizer, output, ended=ended, response=response)
     assert answer.failure == failure
     assert parse(tokenizer, output, ended=True, response=response, tags=False).text.startswith("Use")
+
+
+def test_a_first_space_that_a_tokenizer_does_not_show_is_stripped() -> None:
+    """SentencePiece's tokenizers leave out the first space: the text is the same with and without its token."""
+    vocabulary = {"</s>": 0, "▁": 1, "a": 2, "b": 3}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    assert decode(tokenizer, [1, 2]) == decode(tokenizer, [2]) == "a"
+    answer = parse_answer([1, 2, 0], response="b", eos_token_id=0, tokenizer=tokenizer)
+    assert answer.token_ids == [2, 0]
