@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Collection
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass
 
+import httpx
 import openai
 from ray.actor import ActorHandle
 
@@ -45,6 +47,9 @@ MAX_CUT = 3
 """How often a request is repeated whose answer broke off."""
 RETRY_HEADER = "x-stainless-retry-count"
 """The header in which openai's client counts how often it has sent a request before."""
+_BILL: ContextVar[Any] = ContextVar("_BILL")
+"""The bill of the request that this task makes, where each retry is counted when it is sent: the request may be cancelled
+before it has an answer or an error."""
 BUSY_STATUSES = (408, 409, 429)
 """Statuses below 500 after which the same request may be answered, as openai's client has them."""
 KEY_STATUSES = (401, 403, 407)
@@ -144,7 +149,7 @@ class ExternalClient(RefinerClient):
         return min(urls, key=lambda url: (not self._answers.get(url, True), self._num_in_flight.get(url, 0)))
 
     async def _post(self, url: str, body: dict[str, Any], bill: Any, max_retries: int) -> bytes:
-        """Return what a server answers; ``bill`` gets the number of retries, also where the last one fails."""
+        """Return what a server answers; ``bill`` counts the retries."""
         place = url, self.config.api_key_env, self.config.request_timeout_s, max_retries
         server = connection(asyncio.get_running_loop(), *place)
         self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
@@ -152,8 +157,6 @@ class ExternalClient(RefinerClient):
             said = await whole(server, body, bill)
         except Exception as error:
             self._answers[url] = isinstance(error, openai.APIStatusError) and error.status_code < 500
-            if isinstance(error, openai.APIConnectionError | openai.APIStatusError):
-                bill.num_retries += int(error.request.headers.get(RETRY_HEADER, 0))
             raise
         finally:
             self._num_in_flight[url] -= 1
@@ -188,17 +191,24 @@ def connect(url: str, api_key_env: str | None, timeout_s: float, max_retries: in
     key = secret(api_key_env)
     if api_key_env is not None and not key:
         raise RefinerRequestError("refiner.api_key_env names no variable that is set in this environment")
-    client = openai.DefaultAsyncHttpxClient(follow_redirects=False)  # nobody else reads questions and responses
+    client = openai.DefaultAsyncHttpxClient(
+        follow_redirects=False,  # nobody else reads questions and responses
+        event_hooks={"request": [_count_retry]},
+    )
     # Without a key openai's client would look for one of its own.
     return openai.AsyncOpenAI(
         base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=max_retries, http_client=client
     )
 
 
+async def _count_retry(request: httpx.Request) -> None:
+    _BILL.get().num_retries += int(request.headers.get(RETRY_HEADER, 0)) > 0
+
+
 async def sent(response: Any, bill: Any) -> bytes:
     """Return the first bytes that a server sends: it may send without an end. ``bill`` gets the number of retries."""
+    _BILL.set(bill)
     async with response as opened:
-        bill.num_retries += opened.retries_taken
         found = bytearray()
         async for part in opened.iter_bytes():
             found += part

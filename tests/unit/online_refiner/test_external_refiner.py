@@ -238,6 +238,7 @@ def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> N
         is_gone = not client.servers  # on a busy machine the time is over before anybody is sure
         assert len(found) == number and not (is_there and is_gone), played
         assert server.num_asked <= 6 * number, "pauses grow"
+        assert sum(one.num_retries for one in found) >= server.num_asked - number, "also of a request that is cut off"
         tells_no_key(repr(found) + caplog.text + repr(client))
         if is_gone:
             (again,) = refined(client, tokenizer, 1)
