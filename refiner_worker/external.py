@@ -48,8 +48,8 @@ MAX_CUT = 3
 RETRY_HEADER = "x-stainless-retry-count"
 """The header in which openai's client counts how often it has sent a request before."""
 _BILL: ContextVar[Any] = ContextVar("_BILL")
-"""The bill of this task's request. A retry is counted when it is sent, since a request may be cancelled before it has an
-answer or an error."""
+"""The bill of this task's request. A retry is counted when it is sent, since a request may be cancelled before it has
+an answer or an error."""
 BUSY_STATUSES = (408, 409, 429)
 """Statuses below 500 after which the same request may be answered, as openai's client has them."""
 KEY_STATUSES = (401, 403, 407)
