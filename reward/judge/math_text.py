@@ -11,7 +11,7 @@ _MODULO = re.compile(r"\\pmod\{([^{}]*)\}$")
 _LETTER = r"[^\W\d_]"
 _WORDS = re.compile(rf"(?=.*{_LETTER}{{3}}){_LETTER}(?:{_LETTER}|[ '-]){{3,}}")
 _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|or) {_LETTER}\b")
-_ARTICLE = re.compile(rf"(?:an?|the) (?={_LETTER}{{3}}(?:{_LETTER}|[ '-])*\.?$)", re.I)
+_ARTICLE = re.compile(rf"^(?:an?|the) (?={_LETTER}{{3}}(?:{_LETTER}|[ '-])*\.?$)", re.I)
 _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
