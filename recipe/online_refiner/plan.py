@@ -195,35 +195,21 @@ def make_plan(
         model_configs: Configs of the models by ``MODEL_KEY``, ``REFINER_KEY`` and, if one is trained, ``CRITIC_KEY``,
             as Hugging Face's ``PretrainedConfig`` (``verl_glue/model_configs.py``).
     """
-    refiner = blocks.refiner
-    refiner_config = model_configs[REFINER_KEY]
-    # The context of a model that is served elsewhere is known only there.
-    max_positions = sys.maxsize if refiner.placement == "external" else _num_positions(refiner_config)
-    lengths = config.data.max_prompt_length, config.data.max_response_length
-    settings, far = config.data.apply_chat_template_kwargs, refiner.own_servers
-    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
-    prompts = {source: _prompt(config, one, tokenizer, thoughts, source) for source, one in refiner.sources.items()}
-    prompt = _prompt(config, refiner, tokenizer, thoughts)
-    hosted = [(refiner, prompt), *((one, prompts[name]) for name, one in refiner.sources.items() if name not in far)]
-    needed = max(
-        read.max_tokens(*lengths) + one.response_length + (one.longest_thought if thoughts else 0)
-        for one, read in hosted
-    )
-    companion = blocks.constraint.companion(tokenizer, thoughts, settings, max(lengths[1], refiner.response_length))
-    in_place_tokens = companion.scored_tokens(*lengths)
-    if not blocks.is_shared:  # there the actor reads them
-        needed = max(needed, in_place_tokens + 1)
-    max_model_len = refiner.max_model_len or min(needed, max_positions)
+    refiner, trainer = blocks.refiner, config.trainer
+    max_positions = _num_positions(refiner, model_configs[REFINER_KEY])
+    read = _Reading.of(config, blocks, tokenizer)
+    max_model_len = refiner.max_model_len or min(read.num_tokens(blocks), max_positions)
     rollout = rollout_config(config, refiner, max_model_len)
-    num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    num_gpus = trainer.n_gpus_per_node * trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
+    found = {key: shapes.read(one.to_dict()) for key, one in model_configs.items()}
     return Plan(
         max_model_len=max_model_len,
-        least_model_len=max(min(sum(lengths) + 1, max_positions), prompt.max_tokens(0, 0)),
+        least_model_len=max(min(sum(read.lengths) + 1, max_positions), read.prompt.max_tokens(0, 0)),
         max_positions=max_positions,
-        prompt=prompt,
-        prompts=prompts,
-        in_place_tokens=in_place_tokens,
+        prompt=read.prompt,
+        prompts=read.prompts,
+        in_place_tokens=read.in_place_tokens,
         refiner_model=model_config(config, refiner),
         refiner_rollout=rollout,
         replica_size=replica_size(rollout),
@@ -231,15 +217,60 @@ def make_plan(
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
         model_configs=dict(model_configs),
-        policy_shape=shapes.read(model_configs[MODEL_KEY].to_dict()),
-        critic_shape=shapes.read(model_configs[CRITIC_KEY].to_dict()) if CRITIC_KEY in model_configs else None,
-        refiner_shape=shapes.read(refiner_config.to_dict()),
+        policy_shape=found[MODEL_KEY],
+        critic_shape=found.get(CRITIC_KEY),
+        refiner_shape=found[REFINER_KEY],
         gpu_memory=_gpu_memory(config, blocks),
     )
 
 
-def _num_positions(found: Any) -> int:
-    """Return the number of tokens that a model can read, by its config or its text part's config."""
+@dataclass(slots=True, frozen=True, kw_only=True)
+class _Reading:
+    """What the refiner reads."""
+
+    prompt: RefinerPrompt
+    """The renderer of the prompts of the common refiner."""
+    prompts: dict[str, RefinerPrompt]
+    """The renderers of prompts for the data sources of ``refiner.by_source``."""
+    lengths: tuple[int, int]
+    """The largest number of tokens of a prompt of the data, and of a response."""
+    in_place_tokens: int
+    """The number of tokens of the longest prompt and response that are scored in place; 0: none are scored."""
+
+    @classmethod
+    def of(cls, config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> "_Reading":
+        """Return what a run's refiner reads."""
+        refiner, data = blocks.refiner, config.data
+        lengths, settings = (data.max_prompt_length, data.max_response_length), data.apply_chat_template_kwargs
+        thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
+        longest = max(data.max_response_length, refiner.response_length)
+        return cls(
+            prompts={name: _prompt(config, one, tokenizer, thoughts, name) for name, one in refiner.sources.items()},
+            prompt=_prompt(config, refiner, tokenizer, thoughts),
+            lengths=lengths,
+            in_place_tokens=blocks.constraint.companion(tokenizer, thoughts, settings, longest).scored_tokens(*lengths),
+        )
+
+    def num_tokens(self, blocks: RefinementConfig) -> int:
+        """Return the number of tokens of the longest prompt with its refinement, by refiners that the run hosts."""
+        refiner = blocks.refiner
+        own = {name: one for name, one in refiner.sources.items() if name not in refiner.own_servers}
+        hosted = [(refiner, self.prompt), *((one, self.prompts[name]) for name, one in own.items())]
+        needed = max(
+            prompt.max_tokens(*self.lengths) + one.response_length + (one.longest_thought if prompt.thoughts else 0)
+            for one, prompt in hosted
+        )
+        # With a shared refiner, the actor reads what is scored in place.
+        return needed if blocks.is_shared else max(needed, self.in_place_tokens + 1)
+
+
+def _num_positions(refiner: RefinerConfig, found: Any) -> int:
+    """Return the number of tokens that the refiner's model can read, by its config or its text part's config.
+
+    That of a model which is served elsewhere is known only there: it is as large as can be.
+    """
+    if isinstance(refiner, External):
+        return sys.maxsize
     own = getattr(found, "max_position_embeddings", None)
     return int(found.text_config.max_position_embeddings if own is None else own)
 

@@ -28,62 +28,86 @@ class Answer:
     """``truncated`` or ``empty``; None if there is an answer."""
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Place:
+    """The place in a response for which a text is written: what stands there now, and what stands around it."""
+
+    response: str
+    """The text that stands there: the answer of the response, or its thought."""
+    before: str | None = None
+    """White space to put before the new text, copied from the response. None: keep what both texts begin with."""
+    behind: str = ""
+    """The text before the place: the mark that closes a thought, and maybe a fence that opens a program."""
+    stop: str | None = None
+    """The text that ends the new one. It is part of it, unless it is CLOSE_TAG: then OPEN_TAG was before the place."""
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether the text is written between OPEN_TAG and CLOSE_TAG."""
+        return self.stop == CLOSE_TAG
+
+
 def parse_answer(
     token_ids: list[int],
+    place: Place,
     *,
-    response: str,
-    before: str | None = None,
-    behind: str = "",
     eos_token_id: int,
     stop_token_ids: Collection[int] = (),
     tokenizer: Any,
-    stop: str | None = None,
     may_think: bool = True,
 ) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
     At its ends the answer keeps the white space that the response has there as well: an edit is what the refiner
     changed. The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is
-    stripped or a token straddles the end of the answer, the rest is encoded again.
+    stripped or a token straddles the end of the answer, the rest is encoded again. Special tokens and an opening tag
+    that the refiner wrote again are taken out.
 
-    The generated ids have the EOS token, another one of ``stop_token_ids``, or the text ``stop`` that ended them. That
-    text is part of the answer, unless it is CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the
-    refiner wrote again is taken out; and so is any other special token.
-
-    ``behind`` is the text before the answer: the mark that closes its thought, and maybe a fence that opens a program.
-    ``before`` is the white space to put before the answer, copied from the response. None: keep the white space that
-    response and answer share.
-
-    If ``may_think``, an answer that begins with ``<think>`` and does not close it is a thought that was cut.
+    Args:
+        token_ids: The generated ids with what ended them: EOS, another one of ``stop_token_ids``, or ``place.stop``.
+        place: The place in the response for which they were generated.
+        eos_token_id: The token that ends a'.
+        stop_token_ids: Other tokens that end a turn.
+        tokenizer: The policy's tokenizer.
+        may_think: Whether an answer that begins with ``<think>`` and does not close it is a thought that was cut.
 
     Returns:
         The answer. It is failed if it is cut by the length limit or at a fence that opens its program, has a tag in it
         or half of one at its end, or no text; also if it ends at a closing tag that may be a copy of the response's.
     """
-    stops, special = {eos_token_id, *stop_token_ids}, {*tokenizer.all_special_ids}
-    end = next((place for place, token in enumerate(token_ids) if token in stops), len(token_ids))
-    ended = end < len(token_ids)
-    ids = [token for token in token_ids[:end] if token not in special]  # the reward does not see them either
-    has_tags = stop == CLOSE_TAG
-    if has_tags:
-        ids = _without_open_tag(ids, tokenizer)
-    own_before = edge(decode(tokenizer, ids))
-    if before is None:
-        before = _common_end(edge(response), own_before)
-    if not before or before != own_before:
-        ids = _begin_with(before, ids, tokenizer)
+    ids, ended = _before_end(token_ids, {eos_token_id, *stop_token_ids}, tokenizer)
+    ids, before = _begun(ids, place, tokenizer)
     text = decode(tokenizer, ids)
-    if stop and stop in text:
-        text, ended = _cut(text, stop, behind, response)
-    after = os.path.commonprefix([_ending(response), _ending(text)])
-    text = text.strip()
-    is_in_thought = may_think and text.startswith("<think>") and "</think>" not in text
-    if not ended or is_in_thought or (has_tags and _holds_tag(text)):
+    if place.stop and place.stop in text:
+        text, ended = _cut(text, place.stop, place)
+    answer = text.strip()
+    if not ended or (may_think and _is_in_thought(answer)) or (place.has_tags and _holds_tag(answer)):
         return Answer(token_ids=[], text=decode(tokenizer, ids).strip(), failure="truncated")
-    if not text:
+    if not answer:
         return Answer(token_ids=[], text="", failure="empty")
-    text = before + text + after
-    return Answer(token_ids=[*_encoded(text, ids, tokenizer), eos_token_id], text=text, failure=None)
+    whole = before + answer + os.path.commonprefix([_ending(place.response), _ending(text)])
+    return Answer(token_ids=[*_encoded(whole, ids, tokenizer), eos_token_id], text=whole, failure=None)
+
+
+def _before_end(token_ids: list[int], stops: set[int], tokenizer: Any) -> tuple[list[int], bool]:
+    """Return the ids before the first stop, without special tokens, and whether there is a stop."""
+    end = next((place for place, token in enumerate(token_ids) if token in stops), len(token_ids))
+    special = {*tokenizer.all_special_ids}  # the reward does not see them either
+    return [token for token in token_ids[:end] if token not in special], end < len(token_ids)
+
+
+def _begun(ids: list[int], place: Place, tokenizer: Any) -> tuple[list[int], str]:
+    """Return the ids without an opening tag, with the white space that belongs before them, and that white space."""
+    if place.has_tags:
+        ids = _without_open_tag(ids, tokenizer)
+    own = edge(decode(tokenizer, ids))
+    before = _common_end(edge(place.response), own) if place.before is None else place.before
+    return (ids if before and before == own else _begin_with(before, ids, tokenizer)), before
+
+
+def _is_in_thought(text: str) -> bool:
+    """Return whether a text begins with a thought that it does not close."""
+    return text.startswith("<think>") and "</think>" not in text
 
 
 def _begin_with(space: str, ids: list[int], tokenizer: Any) -> list[int]:
@@ -113,16 +137,16 @@ def _holds_tag(text: str) -> bool:
     return OPEN_TAG in text or CLOSE_TAG in text or text.endswith(tuple(halves))
 
 
-def _cut(text: str, stop: str, earlier: str, response: str) -> tuple[str, bool]:
+def _cut(text: str, stop: str, place: Place) -> tuple[str, bool]:
     """Return the text up to its stop, and whether the answer surely ends there.
 
     It is not sure if the stop is a bare fence without a fence before it, which opens a block instead of closing one, or
     a closing tag that the response has as well, which may be a copy of it.
     """
     text = text.partition(stop)[0]
-    if stop == CLOSE_TAG:
-        return text, CLOSE_TAG not in response
-    return text + stop, stop.strip() != FENCE or FENCE in earlier + text
+    if place.has_tags:
+        return text, CLOSE_TAG not in place.response
+    return text + stop, stop.strip() != FENCE or FENCE in place.behind + text
 
 
 def edge(text: str) -> str:

@@ -3,7 +3,7 @@
 from recipe.online_refiner.method.pairs import Verdict
 from recipe.online_refiner.refine.attempt import Attempt, Shape, Written
 from recipe.online_refiner.refine.language import Language
-from refiner_worker.text.answer import CLOSE_TAG, Answer, edge
+from refiner_worker.text.answer import CLOSE_TAG, Answer, Place, edge
 from refiner_worker.text.thoughts import Parts
 
 
@@ -24,7 +24,8 @@ def shape_of(parts: Parts, *, stop: str | None, rewrites_thought: bool) -> Shape
 
 def plain(language: Language, attempt: Attempt, written: Written) -> Answer:
     """Return a' of a response without a thought: the answer."""
-    return language.parse(written.answer, attempt.rollout, attempt.parts.answer or "", stop=attempt.shape.stop)
+    place = Place(response=attempt.parts.answer or "", stop=attempt.shape.stop)
+    return language.parse(written.answer, attempt.rollout, place)
 
 
 def behind_thought(language: Language, attempt: Attempt, written: Written) -> Answer:
@@ -51,9 +52,8 @@ def anew(language: Language, attempt: Attempt, written: Written) -> Answer:
     Without a thought, or if the thought holds the mark that closes it, there is no a'.
     """
     parts = attempt.parts
-    thought = language.parse(
-        written.thought or [], attempt.rollout, parts.thought, before=edge(parts.thought), stop=CLOSE_TAG
-    )
+    place = Place(response=parts.thought, before=edge(parts.thought), stop=CLOSE_TAG)
+    thought = language.parse(written.thought or [], attempt.rollout, place)
     if thought.failure or parts.closing.strip() in thought.text:
         return Answer(token_ids=[], text=thought.text, failure=thought.failure or Verdict.TRUNCATED)
     answer = _answer(language, attempt, written)
@@ -66,14 +66,8 @@ def anew(language: Language, attempt: Attempt, written: Written) -> Answer:
 def _answer(language: Language, attempt: Attempt, written: Written) -> Answer:
     """Return the answer behind a thought; it begins with the white space that the response's own answer has there."""
     response = attempt.parts.answer or ""
-    return language.parse(
-        written.answer,
-        attempt.rollout,
-        response,
-        before=edge(response),
-        behind=attempt.parts.closing,
-        stop=attempt.shape.stop,
-    )
+    place = Place(response=response, before=edge(response), behind=attempt.parts.closing, stop=attempt.shape.stop)
+    return language.parse(written.answer, attempt.rollout, place)
 
 
 def _whole(language: Language, ids: list[int]) -> Answer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipe.online_refiner.method.pairs import Rollout
-from refiner_worker.text.answer import Answer, parse_answer
+from refiner_worker.text.answer import Answer, Place, parse_answer
 from refiner_worker.text.thoughts import Parts, Thoughts
 from refiner_worker.text.tokens import conversation, decode, encode_like
 from refiner_worker.text.turn_end import TurnEnd
@@ -70,24 +70,21 @@ class Language:
         """Return whether two responses are the same for the reward function, which sees their texts."""
         return ids == other or self.decode(ids) == self.decode(other)
 
-    def parse(self, written: list[int], rollout: Rollout, response: str, **place: Any) -> Answer:
+    def parse(self, written: list[int], rollout: Rollout, place: Place) -> Answer:
         """Return what was written as the policy would have ended it, or why it is of no use.
 
         Args:
             written: Token ids with what ended them.
             rollout: The response that is refined.
-            response: The part of the response in whose place the text stands.
-            place: How that part ends and what stands before it (``stop``, ``before``, ``behind`` of
-                :func:`~refiner_worker.text.answer.parse_answer`).
+            place: The place in the response for which they were written.
         """
         if self.thoughts is not None and self.thoughts.is_opened_in(written, self.tokenizer):
             return Answer(token_ids=[], text=self.decode(written), failure="truncated")
         return parse_answer(
             written,
-            response=response,
+            place,
             eos_token_id=self.turn_end.of(rollout.turn_ids),
             stop_token_ids=self.turn_end.stops,
             tokenizer=self.tokenizer,
             may_think=self.may_think,
-            **place,
         )

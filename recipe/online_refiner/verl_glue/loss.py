@@ -16,8 +16,9 @@ may be that of its distillation, gets the other rows of a micro-batch alone, and
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -214,61 +215,84 @@ def joined(data: TensorDict) -> TensorDict:
     return data
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class RefinedRow:
+    """A row that is appended to a mini-batch: an accepted refinement a', or an empty row."""
+
+    context: Tensor
+    """(context length,) the ids before a'."""
+    ids: Tensor
+    """(len a',) the ids of a'."""
+    mask: Tensor
+    """(len a',) 1; 0 in an empty row."""
+    weights: Tensor
+    """(len a',) the weights of the tokens in CE."""
+    shown: Tensor
+    """The numbers of the shown refinements for which the row stands; 0: none."""
+
+
+def refined_rows(data: TensorDict) -> list[RefinedRow]:
+    """Return the used refinements of a mini-batch as rows."""
+    shown = data.get("refine_shown", torch.zeros_like(data["refine_used"]))  # nobody asks for some
+    rows = zip(
+        contexts(data), data["refine_ids"].unbind(), data["refine_weights"].unbind(), shown.unbind(), strict=True
+    )
+    used = data["refine_used"].bool().tolist()
+    return [
+        RefinedRow(context=context, ids=ids, mask=torch.ones_like(ids), weights=weights, shown=numbers.reshape(-1))
+        for context, ids, weights, numbers in compress(rows, used)
+    ]
+
+
 def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
             ``refine_used``, ``refine_start`` and maybe ``refine_shown`` (B,), or of several a row, jagged.
-        num_rows: How many rows to append, at least as many as are accepted.
+        num_rows: The number of rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
         (jagged, response length), ``refine_shown`` (jagged), and the same settings; with a ``LogitsLoss`` also its
         columns, of 0 entries but in refined rows. Rows beyond the accepted ones have two tokens and masks of 0.
     """
-    used = data["refine_used"].bool().tolist()
-    zeros, whole = ([name for name in names if name in data] for names in (ZEROS, WHOLE_ZEROS))
-    copied = ("prompts", "responses", "input_ids", "position_ids", *zeros, *whole)
-    rows = {name: list(data[name].unbind()) for name in copied}
-    rows["refine_loss_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
-    rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
-    token = rows["prompts"][0][:1]
-    rows["refine_shown"] = [torch.zeros_like(token)] * len(data)
-    shown = data.get("refine_shown", torch.zeros_like(data["refine_used"]))  # nobody asks for some
-    refined = [
-        (context, ids, torch.ones_like(ids), weights, numbers.reshape(-1))
-        for context, ids, weights, numbers, keep in zip(
-            contexts(data),
-            *(data[name].unbind() for name in ("refine_ids", "refine_weights")),
-            shown.unbind(),
-            used,
-            strict=True,
-        )
-        if keep
-    ]
+    added = refined_rows(data)
+    token = data["prompts"].unbind()[0][:1]
     zero = torch.zeros_like(token)
-    nothing = (token, token, zero, zero.float(), zero)
-    for context, ids, mask, weights, numbers in refined + [nothing] * (num_rows - len(refined)):
-        rows["prompts"].append(context)
-        rows["responses"].append(ids)
-        rows["input_ids"].append(torch.cat([context, ids]))
-        positions = torch.arange(len(context) + len(ids), device=ids.device)
-        rows["position_ids"].append(positions.expand(*rows["position_ids"][0].shape[:-1], -1))  # of M-RoPE 4 rows
-        rows["refine_loss_mask"].append(mask)
-        rows["refine_weights"].append(weights)
-        rows["refine_shown"].append(numbers)
-        for name in zeros:
-            rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
-        for name in whole:
-            rows[name].append(rows[name][0].new_zeros(len(context) + len(ids), *rows[name][0].shape[1:]))
-    own = own_loss(data)
-    for name in own.columns if own is not None else ():
-        values = data[name].unbind()
-        empty = values[0][:0]
-        refined_values = [value for value, keep in zip(values, used, strict=True) if keep]
-        rows[name] = [empty] * len(data) + refined_values + [empty] * (num_rows - len(refined))
+    empty = RefinedRow(context=token, ids=token, mask=zero, weights=zero.float(), shown=zero)
+    added += [empty] * (num_rows - len(added))
+    responses, positions = data["responses"].unbind(), data["position_ids"].unbind()
+    rows = {name: [*data[name].unbind()] for name in ("prompts", "responses", "input_ids")}
+    rows["prompts"] += [row.context for row in added]
+    rows["responses"] += [row.ids for row in added]
+    rows["input_ids"] += [torch.cat([row.context, row.ids]) for row in added]
+    counted = [torch.arange(len(row.context) + len(row.ids), device=row.ids.device) for row in added]
+    layout = positions[0].shape[:-1]  # M-RoPE has 4 rows of positions
+    rows["position_ids"] = [*positions, *(one.expand(*layout, -1) for one in counted)]
+    masks = [torch.zeros_like(one) for one in responses]
+    rows["refine_loss_mask"] = masks + [row.mask for row in added]
+    rows["refine_weights"] = [one.float() for one in masks] + [row.weights for row in added]
+    rows["refine_shown"] = [zero] * len(data) + [row.shown for row in added]
+    for name in [one for one in ZEROS if one in data]:
+        own = data[name].unbind()
+        rows[name] = [*own, *(torch.zeros_like(row.ids, dtype=own[0].dtype) for row in added)]
+    for name in [one for one in WHOLE_ZEROS if one in data]:
+        own = data[name].unbind()
+        rows[name] = [*own, *(own[0].new_zeros(len(one), *own[0].shape[1:]) for one in counted)]
+    rows |= _columns_of_loss(data, num_rows)
     return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
+
+
+def _columns_of_loss(data: TensorDict, num_rows: int) -> dict[str, list[Tensor]]:
+    """Return the columns of the mode's ``LogitsLoss`` with ``num_rows`` rows more; only refined rows have entries."""
+    loss, used = own_loss(data), data["refine_used"].bool().tolist()
+    columns = {}
+    for name in loss.columns if loss is not None else ():
+        values = data[name].unbind()
+        refined, empty = [*compress(values, used)], values[0][:0]
+        columns[name] = [empty] * len(data) + refined + [empty] * (num_rows - len(refined))
+    return columns
 
 
 def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBatches) -> TensorDict:

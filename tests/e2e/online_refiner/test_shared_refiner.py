@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.text.answer import parse_answer
+from refiner_worker.text.answer import Place, parse_answer
 
 NUM_STEPS, MAX_NEW_TOKENS = 4, 16
 
@@ -49,8 +49,8 @@ def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, 
         ids = torch.tensor([prompt.encode(prompt.content(row["prompt"], row["response"], row["reward"]))])
         with torch.no_grad():
             output = base.generate(ids, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)[0, ids.shape[1] :].tolist()
-        ends = {"eos_token_id": tokenizer.eos_token_id, "stop": prompt.stop}
-        answer = parse_answer(output, response=row["response"], tokenizer=tokenizer, **ends)
+        place = Place(response=row["response"], stop=prompt.stop)
+        answer = parse_answer(output, place, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
         assert row["refined"] == answer.text, row["step"]
         compared += 1
     assert compared >= NUM_STEPS

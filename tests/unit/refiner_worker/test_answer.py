@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from refiner_worker.text.answer import Answer, parse_answer
+from refiner_worker.text.answer import Answer, Place, parse_answer
 from refiner_worker.text.tokens import decode
 
 EOS = 2
@@ -15,9 +15,8 @@ EOS = 2
 
 def parse(tokenizer: Any, output: str, *, ended: bool = True, tags: bool = True, response: str = "x") -> Answer:
     ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
-    return parse_answer(
-        ids, response=response, eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>" if tags else None
-    )
+    place = Place(response=response, stop="</refined>" if tags else None)
+    return parse_answer(ids, place, eos_token_id=EOS, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_a_stop_that_is_part_of_the_answer_ends_it(
     tokenizer: Any, output: str, ended: bool, text: str, failure: str | None
 ) -> None:
     ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
+    answer = parse_answer(ids, Place(response="x", stop="\n```\n"), eos_token_id=EOS, tokenizer=tokenizer)
     assert (answer.text, answer.failure) == (text, failure)
     assert answer.token_ids == ([] if failure else [*tokenizer.encode(text, add_special_tokens=False), EOS])
 
@@ -73,7 +72,7 @@ def test_what_stands_behind_the_end_is_not_decoded_again_and_again(
 
     monkeypatch.setattr("refiner_worker.text.answer.decode", counted)
     ids = tokenizer.encode("```py\nü✓\n```\n" + "It works ✓. " * 500, add_special_tokens=False)
-    answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
+    answer = parse_answer([*ids, EOS], Place(response="x", stop="\n```\n"), eos_token_id=EOS, tokenizer=tokenizer)
     assert answer.token_ids == [*tokenizer.encode("```py\nü✓\n```", add_special_tokens=False), EOS]
     assert sum(lengths) < 20 * len(ids)
 
@@ -82,7 +81,7 @@ def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
     straddling = tokenizer.convert_tokens_to_ids("Ċ<")
     ids = tokenizer.encode("ab\n</refined>", add_special_tokens=False)
     assert straddling in ids
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>")
+    answer = parse_answer(ids, Place(response="x", stop="</refined>"), eos_token_id=EOS, tokenizer=tokenizer)
     assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == "ab"
     assert straddling not in answer.token_ids
 
@@ -91,7 +90,7 @@ def test_generated_ids_are_kept_where_they_are_not_the_tokenizers_choice(tokeniz
     line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
     a = tokenizer.convert_tokens_to_ids("a")
     ids = [a, line_break, less, a, EOS]
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>")
+    answer = parse_answer(ids, Place(response="x", stop="</refined>"), eos_token_id=EOS, tokenizer=tokenizer)
     assert answer.token_ids == [a, line_break, less, a, EOS], "the tokenizer itself would merge the middle two"
 
 
@@ -152,17 +151,17 @@ def test_a_character_of_several_tokens_after_white_space_stays_whole(output: str
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     ids = [*tokenizer.encode(output), tokenizer.eos_token_id]
     for response, kept in (("x", ""), (" x", " ")):
-        answer = parse_answer(ids, response=response, eos_token_id=ids[-1], tokenizer=tokenizer, stop=None)
+        answer = parse_answer(ids, Place(response=response, stop=None), eos_token_id=ids[-1], tokenizer=tokenizer)
         assert answer.text == kept + output.strip() == tokenizer.decode(answer.token_ids[:-1])
 
 
 def test_an_answer_that_ends_within_a_thought_is_cut(tokenizer: Any) -> None:
     thought = "<think>\nMaybe:\n```py\nb\n```\n"
     ids = tokenizer.encode(thought, add_special_tokens=False)
-    settings: dict[str, Any] = {"response": "x", "eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n"}
-    assert parse_answer(ids, **settings).failure == "truncated"
+    place = Place(response="x", stop="\n```\n")
+    assert parse_answer(ids, place, eos_token_id=EOS, tokenizer=tokenizer).failure == "truncated"
     ids = tokenizer.encode(f"<think>\nMaybe\n</think>{thought[7:]}", add_special_tokens=False)
-    assert parse_answer(ids, **settings).failure is None
+    assert parse_answer(ids, place, eos_token_id=EOS, tokenizer=tokenizer).failure is None
 
 
 REFINED = "The hare runs."

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from refiner_worker.text.answer import parse_answer
+from refiner_worker.text.answer import Place, parse_answer
 from refiner_worker.text.turn_end import TurnEnd, read_turn_end
 
 END_OF_TEXT, IM_END = 0, 2
@@ -50,5 +50,7 @@ def test_a_refinement_ends_as_its_response(turn: list[int], is_whole: bool, end:
 
 def test_a_stop_that_the_tokenizer_does_not_call_special_ends_an_answer(tokenizer: Any) -> None:
     ids, stop = tokenizer.encode("ab", add_special_tokens=False), tokenizer.convert_tokens_to_ids("Z")
-    answer = parse_answer([*ids, stop], response="x", eos_token_id=IM_END, stop_token_ids={stop}, tokenizer=tokenizer)
+    answer = parse_answer(
+        [*ids, stop], Place(response="x"), eos_token_id=IM_END, stop_token_ids={stop}, tokenizer=tokenizer
+    )
     assert answer.failure is None and answer.token_ids == [*ids, IM_END]

@@ -150,49 +150,74 @@ def prompts_are_not_cut(run: PlannedRun) -> str | None:
 @rule("files")
 def rows_can_be_rewarded(run: PlannedRun) -> str | None:
     """The reward function and its columns exist. A dry run calls verl's reward functions and ours."""
-    reward, dry_run = run.config.reward, OmegaConf.select(run.config, "dry_run")
-    path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
-    if reward.reward_model.enable and path is None:
+    reward = run.config.reward
+    if reward.reward_model.enable and reward.custom_reward_function.path is None:
         return None
-    if path is not None and not (path and name):
-        return f"reward.custom_reward_function.path={path}, name={name}: set the file and the function, or path=null"
-    try:
-        get_custom_reward_fn(run.config)
-        resolve_reward_manager_cls(run.config)
-    except BaseException as error:  # a user's module may raise anything, and end
-        return (
-            f"reward.custom_reward_function.path={path}, name={name}, reward.reward_manager.name="
-            f"{reward.reward_manager.name}: {one_line(error)}"
-        )
+    if wrong := _wrong_with_function(run.config):
+        return wrong
     if reward.reward_manager.source != "register":  # one of the user's own reads what it likes
         return None
-    if path is not None and reward.reward_manager.name in MANAGERS and (wrong := _wrong_with_call(reward)):
-        return f"reward.custom_reward_function.path={path}, name={name}: {wrong}"
-    is_tried = dry_run == "reward" or (dry_run and (path is None or path.startswith(OURS)))
+    return _wrong_with_columns(run) or _wrong_with_rewards(run)
+
+
+def _wrong_with_function(config: DictConfig) -> str | None:
+    """Return why verl cannot load or call the run's reward function or reward manager."""
+    own, manager = config.reward.custom_reward_function, config.reward.reward_manager
+    said = f"reward.custom_reward_function.path={own.path}, name={own.name}"
+    if own.path is not None and not (own.path and own.name):
+        return f"{said}: set the file and the function, or path=null"
+    try:
+        get_custom_reward_fn(config)
+        resolve_reward_manager_cls(config)
+    except BaseException as error:  # a user's module may raise anything, and end
+        return f"{said}, reward.reward_manager.name={manager.name}: {one_line(error)}"
+    is_known = manager.source == "register" and manager.name in MANAGERS
+    if own.path is not None and is_known and (wrong := _wrong_with_call(config.reward)):
+        return f"{said}: {wrong}"
+    return None
+
+
+def _wrong_with_columns(run: PlannedRun) -> str | None:
+    """Return which column of the data verl's reward managers miss."""
     for key in run.files.num_rows:
         for file, part in run.files.data(key).items():
             for column in {"data_source", "reward_model"}.difference(part.column_names):
                 return (
                     f"{_lacks(key, file, part, column)}, which verl's reward managers read; write rows {_AS_PREPARED}"
                 )
+    return None
+
+
+def _wrong_with_rewards(run: PlannedRun) -> str | None:
+    """Return which row has no answer to compare with, or what the reward function raises on a source's first row."""
+    dry_run, path = OmegaConf.select(run.config, "dry_run"), run.config.reward.custom_reward_function.path
+    is_tried = dry_run == "reward" or (dry_run and (path is None or path.startswith(OURS)))
+    is_tried = is_tried and run.config.reward.reward_manager.name in MANAGERS
+    for key in run.files.num_rows:
         seen = set()
         for where, row in _first_rows(run, key):
-            source = str(row.get("data_source"))
             if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
                 return f"{where} has no reward_model.ground_truth; write rows {_AS_PREPARED}"
-            if not is_tried or source in seen or reward.reward_manager.name not in MANAGERS:
-                continue
+            source = str(row.get("data_source"))
+            if is_tried and source not in seen and (wrong := _wrong_with_reward(run, where, row)):
+                return wrong
             seen.add(source)
-            place = where.replace(": ", ", ")
-            of_row = f"an answer to {place} (data source {source})"
-            try:
-                score = asyncio.run(_reward(run.config, run.files.tokenizer, row))
-            except Exception as error:  # as above
-                if path is None and isinstance(error.__cause__ or error, NotImplementedError):
-                    return _no_reward_function(source, place)
-                return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
-            if dry_run == "reward":
-                print(f"reward         {score:g} for {of_row}, which was made up")
+    return None
+
+
+def _wrong_with_reward(run: PlannedRun, where: str, row: dict[str, Any]) -> str | None:
+    """Return what the reward function raises on a made-up answer to a row; ``dry_run=reward`` prints its reward."""
+    path, source = run.config.reward.custom_reward_function.path, str(row.get("data_source"))
+    place = where.replace(": ", ", ")
+    of_row = f"an answer to {place} (data source {source})"
+    try:
+        score = asyncio.run(_reward(run.config, run.files.tokenizer, row))
+    except Exception as error:  # a user's function may raise anything
+        if path is None and isinstance(error.__cause__ or error, NotImplementedError):
+            return _no_reward_function(source, place)
+        return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
+    if OmegaConf.select(run.config, "dry_run") == "reward":
+        print(f"reward         {score:g} for {of_row}, which was made up")
     return None
 
 
