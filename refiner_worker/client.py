@@ -59,7 +59,7 @@ async def is_dead(server: ActorHandle) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class RefinerClient:
-    """Sends token ids to the replica with the fewest of its requests in flight.
+    """A client that sends token ids to the replica with the fewest of its requests in flight.
 
     Picklable until its first request: every Ray worker may hold one. A replica that dies is taken out of this client
     for good; the group's next client has its successor.

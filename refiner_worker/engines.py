@@ -33,8 +33,8 @@ def can_sleep(rollout: Mapping[str, Any]) -> bool:
 def has_failed(server: Any) -> bool:
     """Return whether the engine of a server, one or more processes of its own, is gone while the server answers.
 
-    vLLM's engine says so itself. SGLang's is the processes that its server has started, which the first call remembers.
-    Of a replica over several nodes, only the first node's server has vLLM's engine.
+    An engine of vLLM says so itself. An engine of SGLang consists of the processes that its server has started, which
+    the first call remembers. Of a replica over several nodes, only the first node's server has vLLM's engine.
     """
     engine = getattr(server, "engine", None)
     if engine is not None or not hasattr(server, "tokenizer_manager"):

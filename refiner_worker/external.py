@@ -321,7 +321,7 @@ async def _wrong_with_answer(
 def on_the_way(url: str) -> str:
     """Return the environment variables that redirect requests to a server, such as a proxy's; empty if there are none.
 
-    Their values are not shown: a proxy's may have a password.
+    Their values are not shown, since the URL of a proxy may have a password.
     """
     try:
         parts = urlsplit(url)

@@ -31,7 +31,7 @@ def nearest(name: Any, known: Collection[str]) -> str:
 
 
 def what_lacks(said: str, wanted: Mapping[str, bool]) -> str | None:
-    """Return one line that says which settings to make: those of ``wanted`` that do not hold; None if all do."""
+    """Return one line that names the settings in ``wanted`` that do not hold; None if all hold."""
     lacking = [setting for setting, holds in wanted.items() if not holds]
     return f"{said}: set {'; '.join(lacking)}" if lacking else None
 

@@ -32,7 +32,7 @@ class Chat:
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def encode(self, content: str, begin: str = "") -> Prompt:
-        """Return the token ids of one user's turn, followed by ``begin``, with which the answer begins."""
+        """Return the token ids of a chat with one user message, and of ``begin``, the beginning of the answer."""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._text(content) + begin)
         text = content.strip()  # as many chat templates do
@@ -71,7 +71,7 @@ def whole(messages: list[dict[str, Any]]) -> str:
 
 
 class RefinerPrompt:
-    """Renders refiner prompts; what a template sees is in ``docs/refiner.md``.
+    """The renderer of refiner prompts. ``docs/refiner.md`` lists what a template sees.
 
     If it mentions the tags, its answer is started with the opening tag and read up to the closing one. With
     ``{% set stop = "..." %}`` the answer ends with that text, which is part of it, such as the closing fence of a
@@ -146,7 +146,7 @@ class RefinerPrompt:
     def own_words(self, reward: float, told: Mapping[str, str]) -> str:
         """Return the words of the prompt that stand in neither question, response nor solutions.
 
-        They are those of the template, and the feedback if ``told`` has it.
+        They are the words of the template, and the feedback if ``told`` has it.
         """
         empty = [{"role": "user", "content": ""}]
         thought = None if self.thoughts is None else ""
@@ -187,7 +187,7 @@ SHOWN = {"refined", "sibling", "solution"}
 
 
 class InPlacePrompt:
-    """Renders what pi_0 reads before it scores the policy's own tokens (``constraint.target=in_place``).
+    """The renderer of what pi_0 reads before it scores the policy's own tokens (``constraint.target=in_place``).
 
     A template sees ``messages``, ``question``, ``refined`` (the accepted a'), ``sibling`` (the best response of the
     group, if that is better) and ``solution`` (the data set's); what there is not is empty. It never sees the response,

@@ -46,7 +46,7 @@ def score_response(
     """Score one answer: find its code, run the tests one after the other, stop at the first error, judge them.
 
     Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads. The
-    defaults are those of `Limits`, and the sandbox that this process shares.
+    defaults are the values of `Limits`, and the sandbox that this process shares.
     """
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox()

@@ -126,7 +126,7 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
-    """Return assertions, at least one; refuse those that do not parse, or pass an answer that solves nothing."""
+    """Return the assertions, at least one; refuse assertions that do not parse, or that a wrong answer passes."""
     if not tests:
         raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
     for index, test in enumerate(tests):

@@ -18,14 +18,14 @@ TIMEOUT_MS = 600_000  # a peer that neither takes nor sends a tensor for so long
 
 @CheckpointEngineRegistry.register("sockets")
 class SocketCheckpointEngine(CheckpointEngine):
-    """Sends each tensor from the trainer's first rank to every worker of the rollout."""
+    """A checkpoint engine that sends each tensor from the trainer's first rank to every worker of the rollout."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         """Connect to nobody yet; each tensor is sent whole, whatever the bucket's size."""
         self._sockets: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Listen, and return the address; those of the trainer's ranks are not used."""
+        """Listen, and return the address; the addresses of the trainer's ranks are not used."""
         address = f"tcp://{ray.util.get_node_ip_address()}"
         return f"{address}:{self._open(zmq.PULL).bind_to_random_port(address)}"
 

@@ -37,7 +37,7 @@ class Engine:
     """A model that takes and returns token ids."""
 
     max_requests = 64
-    """The number of requests at the same time; on a GPU, which has larger batches, as many as in training."""
+    """The largest number of requests in flight. On a GPU, which runs larger batches, it is the same as in training."""
 
     def __init__(self, model: str, max_model_len: int, seed: int, dtype: str | None = None) -> None:
         """Load the model; on a CPU in float32, unless ``dtype`` names another type."""

@@ -22,7 +22,7 @@ OF_REFINEMENT = (
     "num_prompt_tokens",
     "num_generated_tokens",
 )
-"""The fields of a refinement that are kept: those from which files and shares are made."""
+"""The fields of a refinement that are kept, since files and shares are made from them."""
 LOST = (Verdict.REQUEST, Verdict.TIMEOUT)
 """The verdicts of lost requests, which were refused or not answered in time; they say nothing about the answer."""
 
@@ -83,7 +83,7 @@ class Journal:
         self._write({"row": row, "sample": sample, "answer": answer})
 
     def add_problem(self, row: int, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
-        """Write the refinements of a row's answers, except those that the journal has already."""
+        """Write the refinements of a row's answers, unless the journal has them already."""
         new = {
             old.session[0]: {way: found[n] for way, found in refined.items()}
             for n, old in enumerate(group)

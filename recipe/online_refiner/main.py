@@ -35,7 +35,7 @@ from recipe.runs.starts import start_of
 from recipe.runs.stop import cause_of_end, last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
-"""The user's own value of the variable, before Hydra's is set."""
+"""The user's own value of the variable, before Hydra sets another one."""
 OWN_KEYS: dict[str, Collection[Any]] = {
     "console": CONSOLES,
     "dry_run": (True, False, "reward"),

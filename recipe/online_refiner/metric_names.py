@@ -25,7 +25,7 @@ class Largest:
 
 @dataclass(slots=True, frozen=True)
 class Percentile:
-    """A percentile of the latencies of requests. A step's is over the requests of all its mini-batches."""
+    """A percentile of the latencies of requests. A step's value is over the requests of all its mini-batches."""
 
     meaning: str
     percent: int

@@ -19,7 +19,7 @@ from recipe.rewarding.answers import as_number
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Metrics of one constraint, which steps of other runs do not have."""
 MEANS = {name: one for name, one in {**metric_names.MEANING, **OF_CONSTRAINTS}.items() if isinstance(one, Mean)}
-"""The metrics that are means. A mini-batch, and a step, has those that were measured."""
+"""The metrics that are means. A step lacks a mean that none of its mini-batches has measured."""
 
 
 def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAINTS) -> dict[str, float]:
@@ -107,7 +107,7 @@ def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float]:
-    """Return the seconds of refining that the rollout hides, and those that a step waits for refinements.
+    """Return the seconds of refining that the rollout hides, and the seconds for which a step waits for refinements.
 
     The trainer began to wait at ``began_at`` (seconds since the epoch); an asynchronous trainer has trained until then.
     """

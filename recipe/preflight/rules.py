@@ -34,7 +34,7 @@ class PlannedRun:
 
 Kind = Literal["paths", "numbers", "config", "start", "machine", "files", "sizes"]
 """The kind of a rule, by what it reads: paths in the config, its numbers, the whole config with its blocks, a start
-with this config, the machine, files of models and data, or the refiner's sizes. Rules are checked in this order; those
+with this config, the machine, files of models and data, or the refiner's sizes. Rules are checked in this order; rules
 of the first four kinds import nothing that takes seconds."""
 Rule = Callable[[PlannedRun], str | None]
 RULES: dict[Kind, list[Rule]] = {kind: [] for kind in get_args(Kind)}

@@ -133,7 +133,7 @@ def _of_steps(index: int, arm: Arm) -> Iterator[dict[str, Any]]:
 def _stacked(
     title: str, caption: str, arm: int, table: pandas.DataFrame, colours: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a picture of a table's columns as bars on each other, without those that are empty."""
+    """Yield a picture of a table's columns as bars on each other, without empty columns."""
     figure = go.Figure(layout={"barmode": "stack", "bargap": 0.1 if len(table) < 100 else 0})
     for index, (name, values) in enumerate(table.loc[:, table.any()].items()):
         marker = {"color": colours.get(str(name), COLOURS[index % len(COLOURS)]), "line_width": 0}

@@ -72,7 +72,7 @@ FAILED = {
 RESCUING = ("sft", "lagrangian")
 """Modes that can learn from groups with equal rewards."""
 CHOSEN = (Verdict.NOT_CHOSEN, Verdict.OVER_BUDGET)
-"""Verdicts of responses that are not refined because others of their group are, by their rewards."""
+"""Verdicts of responses that are not refined because other responses were chosen for it by their rewards."""
 SKIPPED = {
     Verdict.TOO_LONG: "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
     Verdict.NO_ANSWER: "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",

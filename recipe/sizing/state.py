@@ -1,4 +1,4 @@
-"""The bytes that verl's training engines keep on one GPU, and those that a micro-batch adds."""
+"""The bytes that verl's training engines keep on one GPU, and the bytes that a micro-batch adds."""
 
 from dataclasses import dataclass
 

@@ -34,7 +34,7 @@ class TurnEnd:
 
 
 def read_turn_end(model_folder: str, tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> TurnEnd:
-    """Return how a model ends its turns: by the tokenizer's EOS and those of the model's files, as vLLM does."""
+    """Return how a model ends its turns: by the EOS tokens of the tokenizer and of the model's files, as vLLM does."""
     also = _eos_of_engines(model_folder)
     stops = {tokenizer.eos_token_id, *([] if also is None else [also] if isinstance(also, int) else also)}
     behind = behind_a_reply(tokenizer, chat_settings)

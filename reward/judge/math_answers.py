@@ -420,7 +420,7 @@ def _expected(answer: str) -> str:
 
 
 def verify(gold: list[Any], found: list[Any]) -> bool:
-    """Compare by math-verify without its time limits; those of this process apply."""
+    """Compare by math-verify without its time limits; the limits of this process apply."""
     import math_verify
 
     return math_verify.verify(gold, found, timeout_seconds=None, allow_set_relation_comp=True)

@@ -260,7 +260,7 @@ def pieces(text: str) -> Iterator[Node]:
 
 
 def _arguments(node: Any) -> list[Nodes]:
-    """Return the arguments of a command, without braces, of those that are there."""
+    """Return the arguments of a command that are there, without braces."""
     given = node.nodeargd.argnlist if node.nodeargd else ()
     return [_inner(argument) for argument in given or () if argument is not None]
 

@@ -1,4 +1,4 @@
-"""Words and units beside the number of an answer: those that change it, and those that contradict each other."""
+"""Words and units beside the number of an answer: which of them change it, and which contradict each other."""
 
 import re
 

@@ -39,7 +39,7 @@ class CpuDevice:
         return False
 
     def __getattr__(self, name: str) -> Any:
-        """Look up every other name; those that only annotations use (``Event``) are torch's own."""
+        """Look up every other name; a name that only annotations use, such as ``Event``, is torch's own."""
         return getattr(device if hasattr(device, name) else torch.cuda, name)
 
 
@@ -47,17 +47,17 @@ CPU_DEVICE = CpuDevice()
 
 
 class OnCpu(ast.NodeTransformer):
-    """Puts the CPU in place of CUDA."""
+    """A change of a syntax tree: code for CUDA becomes code for the CPU."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Rename ``torch.cuda``."""
+        """Replace ``torch.cuda`` by a name that stands for the CPU."""
         self.generic_visit(node)
         if node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch":
             return ast.copy_location(ast.Name(NAME, ast.Load()), node)
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Change a device, and the types of its tensors."""
+        """Replace the device ``cuda`` by ``cpu``, and the types of its tensors by types of the CPU."""
         if node.value == "cuda":
             node.value = "cpu"
         elif isinstance(node.value, str) and node.value.startswith("torch.cuda.") and node.value.endswith("Tensor"):
@@ -72,7 +72,7 @@ class OnCpu(ast.NodeTransformer):
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """Loads a source file on the CPU."""
+    """A loader of source files whose code runs on the CPU."""
 
     def source_to_code(self, data: Any, path: Any, *, _optimization: int = -1) -> CodeType:  # type: ignore[override]
         """Compile the changed syntax tree."""
@@ -85,16 +85,16 @@ class Loader(importlib.machinery.SourceFileLoader):
         super().exec_module(module)
 
     def get_data(self, path: str) -> bytes:
-        """Read a source, or its bytecode."""
+        """Return the bytes of a source file, or of the bytecode of the changed source, which has a name of its own."""
         return super().get_data(path.replace(".pyc", BYTECODE))
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Write the bytecode."""
+        """Write the bytecode of the changed source."""
         super().set_data(path.replace(".pyc", BYTECODE), data, _mode=_mode)
 
 
 class Finder:
-    """Finds the packages' modules where Python finds them."""
+    """A finder of the packages' modules, which uses this module's loader for them."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:

@@ -1,7 +1,7 @@
 """The blocks of this extension's config, read from the run's. Needs no torch, no verl.
 
-The keys of ``refiner`` are in ``refiner_worker/config.py``, those of ``constraint`` in ``method``, a class a mode.
-Rules on these keys and verl's are in ``rules``.
+The keys of ``refiner`` are in ``refiner_worker/config.py``, the keys of ``constraint`` in ``method``, in one class for
+each mode. Rules on these keys and on verl's keys are in ``rules``.
 """
 
 import dataclasses

@@ -56,7 +56,7 @@ def refusal(config: DictConfig) -> str | None:
 
 
 def _other_strategy(config: DictConfig) -> str | None:
-    """Return one line if a strategy is not that of the engine whose settings the blocks have (``model_engine``)."""
+    """Return one line if a strategy differs from the engine whose settings the blocks have (``model_engine``)."""
     has_settings = "megatron" in config.actor_rollout_ref.actor
     chosen = "megatron" if has_settings else "dp"
     for key in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *(["critic"] if has_critic(config) else [])):

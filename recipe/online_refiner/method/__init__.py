@@ -17,7 +17,7 @@ Questions that these files answer, and where:
 - Where is the gate? ``eq6.accepts``, r(s0, a') > r(s0, a) (Eq. 6). Which refinements act: ``constraint.lets_through``.
 - Who pays? ``StepState.paying``: rows in ``StepState.charged``, unless eta is 0 or their group is rescued.
 - What is paid? eta times the row's ``Divergence``: D of Eq. 6 (``Eq6Penalty``), or minus the sum of the charges which
-  the mode computes for its tokens (``PenaltyPart.charge``). A charge is added to a reward, so Eq. 6's is at most 0.
+  the mode computes for its tokens (``PenaltyPart.charge``). A charge is added to a reward: by Eq. 6 it is at most 0.
 - Which tokens answer for it? The functions of ``eq6.py`` under "credit", chosen by ``PenaltyPart.pay``.
 - Where does the penalty act? ``PenaltyPart.place``: in the rewards if the estimator has a critic or ``credit`` is
   ``in_reward``, else in the advantages. It is added: eta times a charge that Eq. 6 makes at most 0.

@@ -1,4 +1,4 @@
-"""The protocols by which the method sees the rest of this extension: other blocks of the config, and pi_0."""
+"""Protocols for what the method needs from outside: the other blocks of the config, and the reference model pi_0."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class Blocks(Protocol):
 
 
 class Reference(Protocol):
-    """The reference model pi_0, as a constraint may ask it about the responses of a group, beside refinements."""
+    """What a constraint may ask of the reference model pi_0 about the responses of a group, apart from refinements."""
 
     @property
     def tokenizer(self) -> Any:

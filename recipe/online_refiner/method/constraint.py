@@ -1,8 +1,9 @@
 """What a constraint is: how better refinements act on the policy. A subclass is a mode of ``constraint.mode``.
 
 Its fields are the keys of the block ``constraint`` in that mode. It *has* a penalty, an imitation, both or neither. Its
-other methods are hooks: those of a step in its order, then those of before the run. Each process of a run reads its own
-copy from the config, so a constraint keeps nothing between steps (eta does: ``eta.py``).
+other methods are hooks: first the hooks of a step, in the order of a step, then the hook that checks the config. Each
+process of a run reads its own copy from the config, so a constraint keeps nothing between steps (eta is kept by
+``eta.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -129,7 +129,7 @@ class PenaltyInputs(NamedTuple):
     turn_mask: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten_mask: "Tensor"
-    """(B, T) 1 on those of them that come after the kept thought."""
+    """(B, T) 1 on the tokens of the turn that come after the kept thought."""
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":

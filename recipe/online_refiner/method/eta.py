@@ -41,7 +41,7 @@ class Eta:
             path.write_text(json.dumps({"eta": self.value}), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read the multiplier. A checkpoint of a run with a constant eta has none: eta starts again, with a warning."""
+        """Read the multiplier. If the checkpoint has none (its eta was constant), warn and keep the first eta."""
         if self._delta is None:
             return
         if path.exists():

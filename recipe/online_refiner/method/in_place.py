@@ -30,7 +30,7 @@ LARGEST, AGREEMENT = "constraint/in_place_largest", "constraint/in_place_agreeme
 
 
 class InPlacePenalty(PenaltyPart):
-    """Charges each token log pi_0 - log pi_theta, where pi_0 has read the better answer."""
+    """A charge of log pi_0 - log pi_theta for each token, where pi_0 has read the better answer."""
 
     reads: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
 
@@ -93,7 +93,7 @@ class InPlace(Weighted):
     refinement, or all if nothing is refined. ``failed``: those below the maximal reward in a group with a solved
     sibling, which stands for a'."""
     target: Literal["in_place"]
-    """``in_place``: pi_0 scores the tokens that the policy wrote. Without this key the constraint is on those of a'."""
+    """``in_place``: pi_0 scores the tokens that the policy wrote. Without this key, a' is constrained."""
     in_place_template: str = "answer"
     """What pi_0 reads before it scores the response: ``answer`` (question and better answer), or your Jinja2 file."""
 
@@ -143,7 +143,7 @@ class InPlace(Weighted):
         return {"is_scored": is_scored, "is_unscored": refinement.in_place == [] and not is_scored}
 
     def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
-        """Count the responses that pi_0 has scored, and those that it should have."""
+        """Count the responses that pi_0 has scored, and the responses that it should have scored and has not."""
         counts = {NUM_SCORED: "is_scored", NUM_UNSCORED: "is_unscored"}
         return {metric: sum(pair.own.get(name, 0.0) for pair in pairs) for metric, name in counts.items()}
 

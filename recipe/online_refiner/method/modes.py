@@ -188,7 +188,7 @@ def packaged_constraint(mode: str, target: str) -> type[Constraint]:
     """Return a class of CONSTRAINTS.
 
     Raises:
-        ValueError: If there is none: the line names those that there are.
+        ValueError: If there is no such class: the line names the modes, or targets, that there are.
     """
     targets = [name for of, name in CONSTRAINTS if of == mode]
     if not targets:

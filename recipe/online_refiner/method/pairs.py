@@ -200,7 +200,7 @@ class Rollout:
 
 
 def best_of(rollout: Rollout, rollouts: Sequence[Rollout]) -> Rollout:
-    """Return the best of a group, among those that had the same session so far: it may be the rollout itself.
+    """Return the best rollout of the group among all with the same session so far; it may be the rollout itself.
 
     Of several with the highest reward it is one by :func:`luck`: the first in the list would be the shortest.
     """

@@ -78,7 +78,7 @@ class StepState:
         return self.charged.get(row, Divergence(pair.divergence, pair.num_compared_tokens))
 
     def rescued(self, constraint: Constraint) -> set[str]:
-        """Return the dead groups, those of equal rewards, that the constraint keeps: they have a better refinement."""
+        """Return the dead groups (their rewards are equal) that the constraint keeps for their better refinement."""
         if not constraint.rescues or self.eta == 0:
             return set()
         groups: dict[str, list[Pair]] = defaultdict(list)

@@ -10,7 +10,7 @@ from recipe.online_refiner.method.pairs import Bill
 
 
 class AskedOnce:
-    """Asks each question of a group once: an equal question to the refiner or the reward waits for the same answer."""
+    """The questions of a group, each asked once: an equal question to the refiner or the reward waits for it."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}

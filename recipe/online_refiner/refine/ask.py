@@ -29,7 +29,7 @@ MARKS = ("<think>", "</think>")
 
 
 class Asker(ABC, Generic[Begun]):
-    """Asks the refiner for the samples of an attempt: one request begins all, then each is finished by itself."""
+    """A way to ask for the samples of an attempt: one request begins all, then each is finished by itself."""
 
     @abstractmethod
     async def begin(self, attempt: Attempt, account: Account) -> Sequence[Begun | RefinerRequestError]:
@@ -50,7 +50,7 @@ class Asker(ABC, Generic[Begun]):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Replicas(Asker[list[int]]):
-    """Asks replicas, which take and give token ids.
+    """The way to ask replicas, which take and give token ids.
 
     A model that thinks writes its thought first, and then the answer, which has a limit of its own.
     """
@@ -141,7 +141,7 @@ class Replicas(Asker[list[int]]):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Servers(Asker[Sent]):
-    """Asks servers by URL, which take and give words, and encodes what they write in the policy's tokens."""
+    """The way to ask servers by URL, which take and give words: these are encoded in the policy's tokens."""
 
     client: "ExternalClient"
     language: Language

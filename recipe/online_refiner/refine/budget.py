@@ -94,7 +94,7 @@ def bands(rewards: Mapping[int, float]) -> dict[int, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Chooses the responses whose refinements are expected to cost the fewest tokens per accepted refinement.
+    """A choice of the responses whose refinements are expected to cost the fewest tokens per accepted refinement.
 
     The expectation comes from the refinements of the same kind of response in earlier steps. A kind that was never
     tried, or not for long, is expected to be accepted every second time, so it is tried again. The first step tries
@@ -146,7 +146,7 @@ class Budget:
         return sum(self.kinds.get(kinds[row], Kind()).chance for row in (kinds if rows is None else rows))
 
     def kept(self, rollouts: Rollouts, chosen: Collection[int]) -> float:
-        """Return the expected acceptances of the chosen rows divided by those of all; 1 if no response can improve."""
+        """Return the share of the expected acceptances that the chosen rows have; 1 if none are expected."""
         whole = self.expected(rollouts)
         return self.expected(rollouts, chosen) / whole if whole else 1.0
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Refiner:
-    """Refines groups of rollouts. It keeps nothing between calls."""
+    """A refiner of groups of rollouts. It keeps nothing between calls."""
 
     config: RefinerConfig
     client: RefinerClient

@@ -26,7 +26,7 @@ BY_SESSION = ("__num_turns__", "tool_extra_fields")
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Judge:
-    """Decides what becomes of a refined response."""
+    """The part of the refiner that decides what becomes of a refined response."""
 
     score: Score
     language: Language

@@ -14,7 +14,7 @@ from refiner_worker.text.thoughts import Parts
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Preparation:
-    """Writes the refiner's prompt for a response, and sets the limits of what is written.
+    """The work before a request: the refiner's prompt for a response, and the limits of what is written.
 
     Example: of a context of 100 tokens the prompt takes 40. A refinement has at most 30 tokens, of which the response's
     own thought takes 10: so 20 are left for the answer, and 100 - 40 - 20 = 40 for the refiner's own thought.

@@ -28,16 +28,17 @@ def leave_out_what_no_loss_reads(engine: BaseEngine) -> None:
 
 
 class ActorEngine(FSDPEngineWithLMHead):
-    """verl's engine, whose outputs are those of responses with the setting ONLY_RESPONSES, and maybe 0 elsewhere.
+    """verl's engine. With the setting ONLY_RESPONSES it computes the outputs of responses, and may put 0 elsewhere.
 
     The setting changes nothing where the model cannot choose (:func:`takes_positions`), or where verl needs all logits
     or none: fused kernels, top-k losses, Ulysses, ``pad_to_length``.
     """
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        """Run a micro-batch of an update without the rows that only fill it, but with one row at least.
+        """Run a micro-batch of an update without its empty rows, but with at least one row.
 
-        Where rows are padded such a row costs as much as the longest. Every rank runs as many micro-batches as before.
+        An empty row fills a micro-batch up to its size. Where rows are padded to the longest of their micro-batch, it
+        would cost as much as that one. The number of micro-batches stays the same, so ranks stay in step.
         """
         if not forward_only and "refine_loss_mask" in micro_batch:
             is_filling = ~has_loss(micro_batch) & (micro_batch["input_ids"].offsets().diff() == 2)
@@ -88,7 +89,7 @@ class ActorEngine(FSDPEngineWithLMHead):
 
 
 def takes_positions(module: torch.nn.Module) -> bool:
-    """Return whether a model's forward pass is that of transformers, and takes ``logits_to_keep`` as positions."""
+    """Return whether transformers defines the model's forward pass, and it takes ``logits_to_keep`` as positions."""
     model = next((part for part in module.modules() if isinstance(part, PreTrainedModel)), None)
     if model is None:
         return False
@@ -106,7 +107,7 @@ def has_loss(data: TensorDict) -> Tensor:
 def first_wanted(data: TensorDict) -> Tensor:
     """Return the first token of each row whose logits are wanted, (B,).
 
-    In rows without a loss it is the last one, or that of the others if it is later.
+    In a row without a loss it is the row's last token, but no token before the earliest one of the other rows.
 
     Args:
         data: Rows with jagged ``input_ids``, ``responses`` (their ends), ``loss_mask`` and maybe ``refine_loss_mask``.

@@ -285,7 +285,7 @@ TRIED = ("0.9.1",)
 def version_of(name: str) -> str | None:
     """Return a package's version, or None if it is not installed.
 
-    The version of verl is that of the folder that Python imports: pip may know another one.
+    For verl it is the version of the folder that Python imports, as pip may know another one.
     """
     if name == "verl" and (spec := find_spec(name)) and spec.origin:
         return (Path(spec.origin).parent / "version" / "version").read_text().strip()

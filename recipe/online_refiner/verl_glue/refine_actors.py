@@ -187,7 +187,7 @@ class RefineWorker:
         return known.keys
 
     async def record(self, rows: KVBatchMeta, step: int, part: int, shown: set[str]) -> list[dict[str, Any]]:
-        """Write the records of some rows of a step's mini-batch as one part; return those with a key in ``shown``."""
+        """Write the records of some rows of a mini-batch as one part; return the records with a key in ``shown``."""
         records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
         await asyncio.to_thread(self._records.write, step, f"{self._name}-{part}" if part else self._name, records)
         return [record for record in records if record["key"] in shown]
@@ -277,11 +277,11 @@ class RefineWorkers:
         return self._workers
 
     def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
-        """Let some rows be refined; those of a worker that dies stay as they are."""
+        """Let some rows be refined; the rows of a worker that dies stay as they are."""
         self._ask("refine", rows, client, max_model_len)
 
     def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
-        """Let log pi_0 of some responses be written and return the keys of those that are known."""
+        """Let log pi_0 of some responses be written, and return the keys of the responses for which it is known."""
         return {key for keys in self._ask("score_with_reference", rows, client) for key in keys or []}
 
     def reward(self, rows: KVBatchMeta, attempts: int = 2) -> list[str]:
@@ -320,7 +320,7 @@ class RefineWorkers:
         self._recording.append((worker, "tokens", worker.record_tokens.remote(rows, step, seen, paying, eta)))
 
     def finish(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Wait until all records are written, and return those of the shown rows and of their tokens.
+        """Wait until all records are written, and return the records of the shown rows and of their tokens.
 
         The records of a dead worker are lost.
         """

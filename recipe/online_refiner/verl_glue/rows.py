@@ -116,7 +116,7 @@ def shards(batch: KVBatchMeta, num_shards: int) -> list[KVBatchMeta]:
 
 
 def read(batch: KVBatchMeta, *names: str) -> TensorDict:
-    """Read fields as they are, those of the response jagged.
+    """Read fields as they are in the queue; fields over the response are jagged.
 
     Raises:
         RuntimeError: If a row lacks one, except MAY_LACK: then the queue leaves it out of all rows.
@@ -133,7 +133,7 @@ def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
 
 
 def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]] | None = None) -> None:
-    """Write fields of all rows, without a change to ``batch`` itself."""
+    """Write fields, and maybe tags, of all rows of ``batch`` into the queue; ``batch`` stays as it is."""
     data = TensorDict(fields, batch_size=len(batch))
     tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data, tags=tags)
 
@@ -313,8 +313,8 @@ def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: li
     """Select rows, by positions, for a worker group, which gets them in equal contiguous chunks, one for each rank.
 
     Returns:
-        The wanted rows and as many others as the ranks need, the shortest; rows of about equal length on every rank.
-        There are enough: the step's are a multiple of the ranks (verl's ``_balance_batch`` sees to it).
+        The wanted rows, and the shortest other rows until each rank has as many. Every rank gets rows of about equal
+        length. A step has enough rows: verl's ``_balance_batch`` makes them a multiple of the ranks.
     """
     length = [tag["seq_len"] for tag in batch.tags]
     others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)

@@ -85,7 +85,7 @@ class Stages:
         )
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
-        """Refine rows that are not refined yet: all rows, or in a streaming run those that a checkpoint restored."""
+        """Refine rows that are not refined yet: all rows, or in a streaming run the rows that a checkpoint restored."""
         constraint = self._blocks.constraint
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
@@ -223,7 +223,7 @@ class Stages:
         return rows
 
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Put the penalty into the rewards if it acts there; return the rewards as they were, None if nobody pays."""
+        """Add the penalty to the rewards if it acts there. Return the rewards without it; None if no row pays."""
         if self._place is not None:
             state.metrics[metric_names.PENALTY] = 0.0  # unless a row pays
         return self._charge_column("rm_scores", batch, state) if self._place == "rewards" else None
@@ -250,7 +250,7 @@ class Stages:
         return None if penalty is None else penalty.place(self._config.algorithm.adv_estimator)
 
     def _charge_column(self, name: str, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Charge rewards or advantages of the rows that pay; return the column as it was, None if nobody pays."""
+        """Add the penalty to a column of the rows that pay. Return the column without it; None if no row pays."""
         penalty, place = self._blocks.constraint.penalty, self._place
         rows = state.paying(self._blocks.constraint, place)
         if not rows or penalty is None or place is None:
@@ -296,7 +296,7 @@ class Stages:
             self._eta.observe(sum(per_token) / len(per_token))
 
     def of_step(self, parts: list[StepState]) -> dict[str, float]:
-        """Return the metrics of a step that has several mini-batches, those of the run's constraint among them."""
+        """Return the metrics of a step that has several mini-batches, with the metrics of the run's constraint."""
         return metrics.of_step(parts, self._blocks.constraint.MEANING)
 
     def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:

@@ -2,7 +2,7 @@
 
 verl's agent loop workers run one coroutine for every session. Here the last one of a group goes on, once its row is in
 the TransferQueue, and does for the group's rows what a refine worker does for a whole batch. The trainer then finds
-finished refinements, and only those of the last groups cost a step time.
+finished refinements, and only the refinements of the last groups cost a step time.
 """
 
 import copy

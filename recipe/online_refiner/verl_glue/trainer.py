@@ -403,6 +403,6 @@ def _unreadable(checkpoint: Path, error: Exception) -> str:
 
 
 def add_seconds(timing_raw: dict[str, float], ours: dict[str, float]) -> None:
-    """Add the seconds of stages to those of the step."""
+    """Add the seconds of this extension's stages to the timers of the step."""
     for stage, seconds in ours.items():
         timing_raw[stage] = timing_raw.get(stage, 0.0) + seconds

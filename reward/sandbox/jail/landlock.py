@@ -30,11 +30,11 @@ def version() -> int:
 
 
 def create_ruleset(rules: Iterable[tuple[str, int]], *, abi: int | None = None) -> int:
-    """Return the descriptor of a ruleset: everything is forbidden but the rights given, each beneath its path.
+    """Return the descriptor of a ruleset that forbids every access but the given rights, each beneath its path.
 
     Args:
-        rules: (path, rights); paths that do not exist are left out.
-        abi: version of the interface to use; None: the kernel's.
+        rules: Pairs of a path and the rights beneath it. A path that does not exist is left out.
+        abi: The version of Landlock's interface to use; None: the kernel's newest one.
     """
     abi = abi or version()
     handled = _HANDLED_FILE_RIGHTS[min(abi, max(_HANDLED_FILE_RIGHTS))]

@@ -7,7 +7,7 @@ from recipe.preflight.rules import PlannedRun, rule
 
 @rule("config")
 def engine_can_train(run: PlannedRun) -> str | None:
-    """Platform, optimizer and adapters are those of the training engine (``config/megatron.py``)."""
+    """Platform, optimizer and adapters fit the training engine (``config/megatron.py``)."""
     return megatron.refusal(run.config)
 
 

@@ -1,4 +1,4 @@
-"""What verl's trainers require, and which of them have the refine stage."""
+"""Rules about verl's trainers: what each of them requires, and which have the refine stage."""
 
 from omegaconf import OmegaConf
 

@@ -49,7 +49,7 @@ def register() -> None:
 
 
 class SharedRefiner(HostedRefiner):
-    """A refiner with the interface of a ``RefinerGroup`` that owns no servers: verl runs them."""
+    """The refiner of ``placement=shared``. It acts as a ``RefinerGroup``, but verl runs the servers."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
         servers = {replica.server_address: replica.server_handle for replica in replicas}

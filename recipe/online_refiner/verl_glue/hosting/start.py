@@ -26,7 +26,7 @@ class EarlyPools(ResourcePoolManager):
 
 
 class Hosting:
-    """Starts the refiner: beside the policy's workers and engines where they do not need each other's memory."""
+    """The start of the refiner: beside the policy's workers and engines where they do not need each other's memory."""
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, plan: Plan) -> None:
         self._config, self._blocks, self._refiner, self._plan = config, blocks, blocks.refiner, plan

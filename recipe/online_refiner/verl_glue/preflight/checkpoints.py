@@ -1,6 +1,6 @@
 """Rules on the checkpoint that a run resumes from: it exists, is complete, and holds all that the run loads.
 
-Only the end of each file is read, so that checkpoints of any size take milliseconds. Layouts are those of verl's
+Only the end of each file is read, so that checkpoints of any size take milliseconds. The layouts are defined by verl's
 ``fsdp_checkpoint_manager.py`` and ``megatron_checkpoint_manager.py``.
 """
 
@@ -115,7 +115,7 @@ def _wrong_with_latest(folder: Path, roles: list[Role]) -> str | None:
 
 
 def _way_out(folder: Path, roles: list[Role], broken: Path | None = None) -> str:
-    """Return the keys that resume from the newest complete checkpoint of a folder, and those that begin again."""
+    """Return the keys that resume from the newest complete checkpoint of a folder, and the keys that begin again."""
     whole = newest_whole(folder, roles, broken)
     anew = "trainer.resume_mode=disable to begin again"
     if whole is None:

@@ -119,7 +119,7 @@ def data_have_rows(run: PlannedRun) -> str | None:
 
 @rule("files")
 def queue_holds_a_step(run: PlannedRun) -> str | None:
-    """The TransferQueue has room for the responses of a step, and for those of a validation."""
+    """The TransferQueue has room for the responses of a step, and for the responses of a validation."""
     config, rollout, key = run.config, run.config.actor_rollout_ref.rollout, "SimpleStorage.total_storage_size"
     room = OmegaConf.select(config, f"transfer_queue.backend.{key}")
     limits = [run.files.num_rows["val_files"], config.data.val_max_samples, config.data.val_batch_size]

@@ -147,7 +147,7 @@ def blocks_are_verls(run: PlannedRun) -> str | None:
 
 @rule("files")
 def kl_is_verls(run: PlannedRun) -> str | None:
-    """The kinds of KL that a run computes are those of verl's."""
+    """The kinds of KL that a run computes are kinds that verl knows."""
     algorithm, actor = run.config.algorithm, run.config.actor_rollout_ref.actor
     kinds = {"actor_rollout_ref.actor.kl_loss_type": actor.kl_loss_type} if actor.use_kl_loss else {}
     if algorithm.use_kl_in_reward:
