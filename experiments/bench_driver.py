@@ -160,8 +160,8 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     stages.refine(batch, state, client, max_model_len=10**6)
     stages.score_with_reference(batch, state, client)
     stages.score_with_actor(batch, state, Policy(arguments.tokens))
-    assert stages.charge_rewards(batch, state) is None
-    stages.charge_advantages(batch, state)
+    assert stages.charges.charge_rewards(batch, state) is None
+    stages.charges.charge_advantages(batch, state)
     workers.finish()
     peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - memory) / 2**20
     seconds = time.monotonic() - start

@@ -32,6 +32,6 @@ Questions that these files answer, and where:
   place, the response may be charged all the same (``in_place.py``).
 - What happens to a refinement that repeats the response? It is ``not_better``; it acts only with ``reward_gate=false``.
 
-Who calls it: ``refine/judge.py`` the gate; ``verl_glue/stages.py`` charges, ``pay`` and ``Eta.observe``;
+Who calls it: ``refine/judge.py`` the gate; ``verl_glue/charges.py`` the penalty; ``verl_glue/stages.py`` eta;
 ``verl_glue/loss.py`` the imitation.
 """

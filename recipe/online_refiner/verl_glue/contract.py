@@ -200,7 +200,7 @@ HOOKS = [
     Hook(f"{FSDP}:FSDPEngine.module", OF_ENGINE),
     Hook(f"{FSDP}:FSDPEngine.use_ulysses_sp", OF_ENGINE),
     Hook(f"{FSDP}:FSDPEngine.pad_to_length", OF_ENGINE),
-    Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.verl_glue.stages"),
+    Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.verl_glue.rows"),
     Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
     Hook(
         "verl.utils.torch_functional:logprobs_from_logits_v2",

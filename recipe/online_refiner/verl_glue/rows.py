@@ -325,6 +325,14 @@ def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: li
     return selected
 
 
+def for_actor(batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str], temperature: float) -> KVBatchMeta:
+    """Return the wanted rows and as many others as the actor's ranks need; the actor fills micro-batches."""
+    num_chunks = max(actor._dispatch_info["actor"]) + 1  # as verl's _balance_batch counts ranks
+    rows = select(batch, wanted, num_chunks=num_chunks, fields=fields)
+    rows.extra_info = {"temperature": temperature}
+    return rows
+
+
 def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     """Read the rollouts of some rows, with all that refining and rewarding needs; a missing reward is 0."""
     columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]

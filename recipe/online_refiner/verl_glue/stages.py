@@ -7,25 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metric_names, metrics
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.eta import Eta
-from recipe.online_refiner.method.in_place import InPlacePenalty
-from recipe.online_refiner.method.pairs import Divergence, Pair, Verdict, choose_shown, group_of, luck
-from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
+from recipe.online_refiner.method.pairs import Pair, Verdict, choose_shown, group_of, luck
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.refine.budget import Budget, Rollouts
 from recipe.online_refiner.verl_glue import rows as queue
-from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
+from recipe.online_refiner.verl_glue.actor_worker import SCORED_COLUMNS
+from recipe.online_refiner.verl_glue.charges import Charges
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.runs.files import BUDGET_FILE, ETA_FILE
 from refiner_worker.client import RefinerClient
+from refiner_worker.config import RefinerConfig
 
 
 class Stages:
@@ -33,7 +31,10 @@ class Stages:
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers) -> None:
         self._config, self._blocks, self._workers = config, blocks, workers
+        self._temperature = config.actor_rollout_ref.rollout.temperature
         self._eta = Eta(blocks.constraint)
+        self.charges = Charges(config, blocks)
+        """The penalty of the run's mode."""
         share = blocks.refiner.budget if blocks.refines else None
         self._budget = None if share is None else Budget(share=share)
         self.num_sessions: dict[str, int] = {}
@@ -90,7 +91,7 @@ class Stages:
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
         if self._budget is not None:
-            rollouts = self._rollouts(batch, state)
+            rollouts = budget_rollouts(batch, state, self._blocks.refiner)
             chosen = self._budget.choose(rollouts)
             state.metrics[metric_names.BUDGET_KEPT] = self._budget.kept(rollouts, chosen)
             state.counts[metric_names.BUDGET_KEPT] = self._budget.expected(rollouts)
@@ -137,25 +138,6 @@ class Stages:
         shown = {batch.keys[row] for row in state.shown}
         self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), shown)
 
-    def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
-        """Return the rollouts as the budget reads them, by the refiner of each row's data source."""
-        pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
-        refiners = dict.fromkeys(pairs, self._blocks.refiner)
-        if sources := self._blocks.refiner.sources:
-            names = queue.read_sources(queue.rows_of(batch, pairs))
-            refiners = {row: sources.get(str(name), refiners[row]) for row, name in zip(pairs, names, strict=True)}
-        solved = {row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)}
-        most = {groups[row]: refiner.max_refinements_per_group for row, refiner in refiners.items()}
-        return Rollouts(
-            rewards={row: pair.reward for row, pair in pairs.items()},
-            groups=groups,
-            step=state.step,
-            keys=dict(enumerate(batch.keys)),
-            solved=solved,
-            num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
-            most=most | {groups[row]: 0 for row in solved if refiners[row].only_unsolved},
-        )
-
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn at random with the step as seed."""
         rows = sorted(state.pairs, key=batch.keys.__getitem__)
@@ -178,7 +160,7 @@ class Stages:
         state.eta = self._eta.value
         state.metrics[metric_names.ETA] = state.eta
         if wanted:
-            actor.compute_refine_log_prob(self._for_actor(batch, wanted, actor, SCORED_COLUMNS))
+            actor.compute_refine_log_prob(queue.for_actor(batch, wanted, actor, SCORED_COLUMNS, self._temperature))
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
             columns = (sums[name].tolist() for name in ("refine_nll", "refine_divergence"))
             for row, nll, divergence in zip(wanted, *columns, strict=True):
@@ -188,87 +170,9 @@ class Stages:
             state.metrics[metric_names.NUM_RESCUED_GROUPS] = len(state.rescued(constraint))
         penalty = constraint.penalty
         if penalty is not None:
-            self._charge(penalty, batch, state, actor)
+            self.charges.measure(penalty, batch, state, actor)
         if is_needed or is_due or penalty is not None:
             state.metrics.update(metrics.constraint_metrics(state, is_due=is_due))
-
-    def _charge(self, penalty: PenaltyPart, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
-        """Set the divergences of the charged rows: D of Eq. 6 from the actor's pass, or by the mode's own charges."""
-        rows = {row: pair for row, pair in state.pairs.items() if penalty.is_charged(pair)}
-        if isinstance(penalty, Eq6Penalty):
-            state.charged = {row: Divergence(pair.divergence, pair.num_compared_tokens) for row, pair in rows.items()}
-        elif rows:
-            self._charge_tokens(penalty, [*rows], batch, state, actor)
-
-    def _charge_tokens(
-        self, penalty: PenaltyPart, rows: list[int], batch: KVBatchMeta, state: StepState, actor: Any
-    ) -> None:
-        """Compute and write the mode's own charge of each token of some turns (``PenaltyPart.charge``)."""
-        if self._blocks.is_shared and isinstance(penalty, InPlacePenalty):  # pi_0 is the actor without its adapter
-            actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
-        some = queue.rows_of(batch, rows)
-        data = queue.read_padded(some, *penalty.reads, "response_mask")
-        turn_mask = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = penalty.charge(data, turn_mask)
-        queue.write_column(some, "refine_charged", charged)
-        totals = zip((-charged.sum(-1)).tolist(), turn_mask.sum(-1).tolist(), strict=True)
-        state.charged = {row: Divergence(*total) for row, total in zip(rows, totals, strict=True)}
-        state.metrics.update(penalty.metrics(charged, data, turn_mask))
-
-    def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
-        """Return the wanted rows and as many others as the actor's ranks need; the actor fills micro-batches."""
-        num_chunks = max(actor._dispatch_info["actor"]) + 1  # as verl's _balance_batch counts ranks
-        rows = queue.select(batch, wanted, num_chunks=num_chunks, fields=fields)
-        rows.extra_info = {"temperature": self._config.actor_rollout_ref.rollout.temperature}
-        return rows
-
-    def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Add the penalty to the rewards if it acts there. Return the rewards without it; None if no row pays."""
-        if self._place is not None:
-            state.metrics[metric_names.PENALTY] = 0.0  # unless a row pays
-        return self._charge_column("rm_scores", batch, state) if self._place == "rewards" else None
-
-    def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
-        """Take the penalty out of the rewards again, so that metrics and dumps show the task's rewards."""
-        if own is not None:
-            paying = state.paying(self._blocks.constraint, self._place)
-            queue.write_column(queue.rows_of(batch, paying), "rm_scores", own)
-
-    def charge_advantages(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Add the penalty to the advantages of a critic-free estimator, after its normalisation."""
-        if self._place == "advantages":
-            self._charge_column("advantages", batch, state)
-        rescued = state.rescued(self._blocks.constraint)
-        if rows := [row for row in state.pairs if group_of(batch.keys[row]) in rescued]:
-            some = queue.rows_of(batch, rows)
-            own = queue.read_padded(some, "advantages")["advantages"]
-            queue.write_column(some, "advantages", torch.zeros_like(own))  # whatever an estimator made of equal rewards
-
-    @property
-    def _place(self) -> Place | None:
-        penalty = self._blocks.constraint.penalty
-        return None if penalty is None else penalty.place(self._config.algorithm.adv_estimator)
-
-    def _charge_column(self, name: str, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
-        """Add the penalty to a column of the rows that pay. Return the column without it; None if no row pays."""
-        penalty, place = self._blocks.constraint.penalty, self._place
-        rows = state.paying(self._blocks.constraint, place)
-        if not rows or penalty is None or place is None:
-            return None
-        some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
-        data = queue.read_padded(some, name, "response_mask", "refine_charged")
-        costs = [penalty.cost(state.charged[row]) for row in rows]
-        paid = sum(cost * state.eta for cost in costs)
-        state.metrics[metric_names.PENALTY] = -paid / state.metrics[metric_names.TOKENS_ROLLOUT]
-        inputs = penalty_inputs(
-            starts=[pair.start for pair in pairs],
-            num_kept=[pair.num_kept_tokens for pair in pairs],
-            costs=costs,
-            charged=data["refine_charged"],
-            response_mask=data["response_mask"],
-        )
-        queue.write_column(some, name, penalty.pay(data[name], inputs, state.eta, place))
-        return data[name]
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure KL(pi_theta || pi_0) on the rows of which log pi_0 is known."""
@@ -306,5 +210,25 @@ class Stages:
             for of_rank in actor.take_shown_log_probs():
                 seen |= {batch.keys[state.shown[number - 1]]: values for number, values in of_rank.items()}
         if state.shown:
-            paying = {batch.keys[row] for row in state.paying(self._blocks.constraint, self._place)}
+            paying = {batch.keys[row] for row in state.paying(self._blocks.constraint, self.charges.place)}
             self._workers.record_tokens(state.step, queue.rows_of(batch, state.shown), seen, paying, state.eta)
+
+
+def budget_rollouts(batch: KVBatchMeta, state: StepState, refiner: RefinerConfig) -> Rollouts:
+    """Return the rollouts as the budget reads them, by the refiner of each row's data source."""
+    pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
+    refiners = dict.fromkeys(pairs, refiner)
+    if sources := refiner.sources:
+        names = queue.read_sources(queue.rows_of(batch, pairs))
+        refiners = {row: sources.get(str(name), refiners[row]) for row, name in zip(pairs, names, strict=True)}
+    solved = {row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)}
+    most = {groups[row]: one.max_refinements_per_group for row, one in refiners.items()}
+    return Rollouts(
+        rewards={row: pair.reward for row, pair in pairs.items()},
+        groups=groups,
+        step=state.step,
+        keys=dict(enumerate(batch.keys)),
+        solved=solved,
+        num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
+        most=most | {groups[row]: 0 for row in solved if refiners[row].only_unsolved},
+    )

@@ -14,7 +14,7 @@ numbers, and where verl's own driver has all advantages it reads one more column
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -159,8 +159,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.config.actor_rollout_ref.rollout.agent.num_workers,
         )
         self.stages = Stages(self.config, self.blocks, self.workers)
-        with self._reading_checkpoint():
-            self.stages.load(self._checkpoint_folder(resumed=True))
+        with reading_checkpoint(self._resumed_folder):
+            self.stages.load(self._resumed_folder())
         reward_model = self.config.reward.reward_model
         if reward_model.enable and reward_model.enable_resource_pool and reward_model.rollout.free_cache_engine:
             # On GPUs of its own verl puts it to sleep as well, and never wakes it.
@@ -319,10 +319,10 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_compute_advantage", batch.keys)
-        own_rewards = self.stages.charge_rewards(batch, self.state)
+        own_rewards = self.stages.charges.charge_rewards(batch, self.state)
         batch = super()._compute_advantage(batch, metrics=metrics)
-        self.stages.restore_rewards(batch, self.state, own_rewards)
-        self.stages.charge_advantages(batch, self.state)
+        self.stages.charges.restore_rewards(batch, self.state, own_rewards)
+        self.stages.charges.charge_advantages(batch, self.state)
         self.stages.measure_kl(batch, self.state)
         return batch
 
@@ -339,29 +339,16 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     # ---- records
 
-    def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
+    def _checkpoint_folder(self) -> Path:
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _resumed_folder(self) -> Path:
         trainer = self.config.trainer
-        if resumed and trainer.resume_mode == "resume_path":
-            return Path(trainer.resume_from_path)
-        return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        return Path(trainer.resume_from_path) if trainer.resume_mode == "resume_path" else self._checkpoint_folder()
 
     def _load_checkpoint(self) -> None:
-        with self._reading_checkpoint():
+        with reading_checkpoint(self._resumed_folder):
             super()._load_checkpoint()
-
-    @contextlib.contextmanager
-    def _reading_checkpoint(self) -> Iterator[None]:
-        """Name the checkpoint to resume in the error of a block that cannot read it.
-
-        Raises:
-            CheckpointError: If the block raises anything but the death of a process.
-        """
-        try:
-            yield
-        except DEATHS:
-            raise
-        except Exception as error:  # a file that was cut, of another model or world size: torch may raise anything
-            raise CheckpointError(_unreadable(self._checkpoint_folder(resumed=True), error)) from error
 
     def _save_checkpoint(self) -> None:
         self._begin("saving")
@@ -388,6 +375,23 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _finish_records(self) -> None:
         log_records(self.logger.logger, self.global_steps, *self.workers.finish())
+
+
+@contextlib.contextmanager
+def reading_checkpoint(folder: Callable[[], Path]) -> Iterator[None]:
+    """Name the checkpoint to resume in the error of a block that cannot read it.
+
+    ``folder`` returns the checkpoint's folder, which the trainer may know only while it reads the checkpoint.
+
+    Raises:
+        CheckpointError: If the block raises anything but the death of a process.
+    """
+    try:
+        yield
+    except DEATHS:
+        raise
+    except Exception as error:  # a file that was cut, of another model or world size: torch may raise anything
+        raise CheckpointError(_unreadable(folder(), error)) from error
 
 
 def _unreadable(checkpoint: Path, error: Exception) -> str:

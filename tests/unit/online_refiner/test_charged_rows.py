@@ -217,7 +217,7 @@ def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:
     nothing = [[0.0] * len(ids) for ids in RESPONSES[:2]]
     same(column("advantages"), [*nothing, *others])
     own_queue.write(trainer.rows, "advantages", 0.25)
-    trainer.stages.charge_advantages(trainer.rows, trainer.state)
+    trainer.stages.charges.charge_advantages(trainer.rows, trainer.state)
     same(column("advantages"), [*nothing, *([0.25 + ETA * sum(charged(row))] * len(RESPONSES[row]) for row in (2, 3))])
 
 

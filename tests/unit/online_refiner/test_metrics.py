@@ -314,7 +314,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: 
     found = state.metrics.keys() & metrics.MEANS.keys()
     names = {"constraint/divergence", "constraint/divergence_per_token"} if measures else set()
     assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
-    assert stages.charge_rewards(batch, state) is None
+    assert stages.charges.charge_rewards(batch, state) is None
     pays = load(config).constraint.penalty is not None
     assert ("constraint/penalty" in state.metrics) is pays and not state.metrics.get("constraint/penalty")
 

@@ -236,5 +236,5 @@ def test_eta_goes_on_from_the_checkpoint_that_the_run_resumes_from() -> None:
     paths = ["trainer.default_local_dir=own", "trainer.resume_from_path=others/global_step_7"]
     for mode, resumed in (("auto", "own/global_step_2"), ("resume_path", "others/global_step_7")):
         trainer = Trainer(f"trainer.resume_mode={mode}", *paths)
-        assert str(trainer._checkpoint_folder(resumed=True)) == resumed
+        assert str(trainer._resumed_folder()) == resumed
         assert str(trainer._checkpoint_folder()) == "own/global_step_2"
