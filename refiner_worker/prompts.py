@@ -32,7 +32,7 @@ class Chat:
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def encode(self, content: str, begin: str = "") -> Prompt:
-        """Return the token ids of a chat with one user message, and of ``begin``, the beginning of the answer."""
+        """Return the token ids of a chat with one user message, followed by ``begin``, the first text of the answer."""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._text(content) + begin)
         text = content.strip()  # as many chat templates do

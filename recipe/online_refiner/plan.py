@@ -233,7 +233,7 @@ class _Reading:
     prompts: dict[str, RefinerPrompt]
     """The renderers of prompts for the data sources of ``refiner.by_source``."""
     lengths: tuple[int, int]
-    """The largest number of tokens of a prompt of the data, and of a response."""
+    """The largest numbers of tokens in a prompt and in a response."""
     in_place_tokens: int
     """The number of tokens of the longest prompt and response that are scored in place; 0: none are scored."""
 

@@ -216,7 +216,7 @@ class Footprint:
         ]
 
     def _computing(self, role: str, *, learns: bool) -> list[Part]:
-        """Return the memory of a pass of the actor or the critic, and of what the other one leaves on the GPU."""
+        """Return the memory that a pass of the actor or the critic takes, and what the other one leaves on the GPU."""
         own, shape, actor = self._states[role], self._shapes[role], self._config.actor_rollout_ref
         block, prefix, model = actor.actor, "actor_rollout_ref.actor", actor.model
         names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")

@@ -85,7 +85,7 @@ class Loader(importlib.machinery.SourceFileLoader):
         super().exec_module(module)
 
     def get_data(self, path: str) -> bytes:
-        """Return the bytes of a source file, or of the bytecode of the changed source, which has a name of its own."""
+        """Return the bytes of a source file, or the bytecode of the changed source, which has another name."""
         return super().get_data(path.replace(".pyc", BYTECODE))
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
