@@ -61,9 +61,6 @@ def refined_loss(
 ) -> Any:
     """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
 
-    Engines call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
-    ``verl/trainer/distillation/losses.py``: first with the logits (:func:`outputs_of_logits`).
-
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` or ``distillation_ppo_loss`` with the actor's config.
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
@@ -76,8 +73,7 @@ def refined_loss(
         seen: Where the log-probs of refined rows are added; None: nowhere.
 
     Returns:
-        With the logits a dict of (tokens,) each. Else, summed over all micro-batches and ranks, CE is this module's.
-        The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
+        With the logits :func:`outputs_of_logits`. Else, summed over micro-batches and ranks, CE is this module's.
     """
     if student_logits is not None:
         return outputs_of_logits(verl_loss, data, student_logits, data_format)
@@ -99,7 +95,11 @@ def refined_loss(
 def outputs_of_logits(
     verl_loss: partial[Any], data: TensorDict, student_logits: Tensor, data_format: str
 ) -> dict[str, Tensor]:
-    """Return what is computed from the logits, (tokens,) each: for verl's distillation, and for the mode's own loss."""
+    """Return what is computed from the logits, (tokens,) each: for verl's distillation, and for the mode's own loss.
+
+    Engines call the loss with the logits first where ``distillation_use_topk`` is set, as they call
+    ``distillation_ppo_loss`` of ``verl/trainer/distillation/losses.py``.
+    """
     distillation, own = verl_loss.keywords.get("distillation_config"), own_loss(data)
     found: dict[str, Tensor] = {}
     if distillation is not None and distillation.distillation_loss.loss_settings.use_topk:
@@ -146,7 +146,10 @@ def token_losses(data: TensorDict, model_output: dict[str, Any]) -> Tensor:
 
 
 def divisor(verl_loss: partial[Loss], config: Any, data: TensorDict) -> tuple[str, dict[str, Any]]:
-    """Return how the tokens' losses are summed and divided, as arguments of verl's ``agg_loss``."""
+    """Return how the tokens' losses are summed and divided, as arguments of verl's ``agg_loss``.
+
+    The engine averages gradients over ranks, therefore the factor ``dp_size``.
+    """
     if data["refine_normaliser"] == "accepted":
         return "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
     names = ("dp_size", "batch_num_tokens", "global_batch_size")
