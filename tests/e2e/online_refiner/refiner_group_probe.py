@@ -31,6 +31,7 @@ from recipe.online_refiner.verl_glue.model_configs import plan_run
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.text.answer import Place
 from refiner_worker.text.tokens import decode
 from refiner_worker.text.turn_end import read_turn_end
 
@@ -148,7 +149,8 @@ def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[i
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     written, language = output[0, ids.shape[1] :].tolist(), refiner.language
-    return language.parse(written, rollout, language.decode(rollout.turn_ids), stop=refiner.prompt.stop).token_ids
+    place = Place(response=language.decode(rollout.turn_ids), stop=refiner.prompt.stop)
+    return language.parse(written, rollout, place).token_ids
 
 
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:

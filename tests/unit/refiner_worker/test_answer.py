@@ -221,5 +221,5 @@ def test_a_first_space_that_a_tokenizer_does_not_show_is_stripped() -> None:
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
     assert decode(tokenizer, [1, 2]) == decode(tokenizer, [2]) == "a"
-    answer = parse_answer([1, 2, 0], response="b", eos_token_id=0, tokenizer=tokenizer)
+    answer = parse_answer([1, 2, 0], Place(response="b"), eos_token_id=0, tokenizer=tokenizer)
     assert answer.token_ids == [2, 0]
