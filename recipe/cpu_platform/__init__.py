@@ -17,8 +17,6 @@ import importlib.metadata
 import os
 from collections.abc import Mapping
 
-from packaging.specifiers import SpecifierSet
-
 from recipe import preload
 from recipe.preload.noise import drop_expected
 
@@ -53,6 +51,8 @@ ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver sta
 
 def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
     """Check that versions are installed for which the patches were written; ValueError if not."""
+    from packaging.specifiers import SpecifierSet  # this package is also imported where nothing else is installed
+
     for name, required in versions.items():
         try:
             installed = importlib.metadata.version(name)

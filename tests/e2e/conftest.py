@@ -101,7 +101,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
     def train(
         folder: Path, num_steps: int, *overrides: str, meanwhile: Callable = lambda job: None, **options: Any
     ) -> Trained:
-        from recipe.online_refiner.metrics import COUNTS
+        from recipe.online_refiner.metric_names import COUNTS
         from recipe.runs.files import Records, read_rows
 
         command = ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *letters_job]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from recipe.online_refiner.metrics import COUNTS
+from recipe.online_refiner.metric_names import COUNTS
 from recipe.runs.files import Records, read_rows
 
 

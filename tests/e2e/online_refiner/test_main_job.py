@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
-from recipe.online_refiner.metrics import COUNTS
+from recipe.online_refiner.metric_names import COUNTS
 from recipe.runs.files import Records
 
 REPOSITORY = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from recipe.online_refiner.metrics import COUNTS
+from recipe.online_refiner.metric_names import COUNTS
 from recipe.runs.files import Records
 
 pytestmark = [pytest.mark.timeout(2400)]
