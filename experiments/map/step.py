@@ -144,7 +144,9 @@ class Learner:
         """Return a response with its refinement."""
         is_used = self.constraint.is_used(refinement.verdict)
         ids = rollout.turn_ids
-        return Turn(response_length=len(ids), start=0, ids=ids, refinement=refinement, is_used=is_used)
+        return Turn(
+            response_length=len(ids), start=0, ids=ids, refinement=refinement, is_used=is_used, reward=rollout.reward
+        )
 
     def refine(self, rows: list[Row]) -> None:
         """Let pi_0 refine what the product would have refined, and gate the refinements by their rewards."""

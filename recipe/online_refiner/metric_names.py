@@ -236,13 +236,16 @@ DIVERGENCE = metric(
     "constraint/divergence",
     Mean(
         "D of Eq. 5 in nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the step. With "
-        "target=in_place it is minus the sum of the charges, which may have either sign",
+        "target=in_place, or a constraint of your own that charges tokens, it is minus the sum of the charges",
         NUM_ROLLOUTS,
     ),
 )
 DIVERGENCE_PER_TOKEN = metric(
     "constraint/divergence_per_token",
-    Mean("D divided by min(len a, len a'), or in place by the turn's length; mean over all rollouts", NUM_ROLLOUTS),
+    Mean(
+        "D divided by min(len a, len a'), or minus the charges by the turn's length; mean over all rollouts",
+        NUM_ROLLOUTS,
+    ),
 )
 NUM_RESCUED_GROUPS = metric(
     "constraint/num_rescued_groups",
@@ -252,7 +255,7 @@ NUM_RESCUED_GROUPS = metric(
 PENALTY = metric(
     "constraint/penalty",
     Mean(
-        "in modes penalty and lagrangian: -eta times the divergence of the charged responses (with credit in_reward "
+        "in modes with a penalty: -eta times the divergence of the charged responses (with credit in_reward "
         "divided by min(len a, len a')), per response token of the batch",
         TOKENS_ROLLOUT,
     ),

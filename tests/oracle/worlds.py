@@ -187,6 +187,7 @@ def turns(world: World) -> list[Turn]:
             ids=list(response),
             refinement=Refinement(verdict=Verdict.ACCEPTED, token_ids=list(RESPONSES[index]), own={"top": top[index]}),
             is_used=keep,
+            reward=0.0,
         )
         for response, index, keep in zip(RESPONSES, world.refined, world.accepted, strict=True)
     ]

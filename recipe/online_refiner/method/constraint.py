@@ -115,9 +115,10 @@ class Constraint:
         return [NONE] * len(turn.ids)
 
     def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return the values of the mode's own columns for a row, by name, also if the row has no refinement.
+        """Return the values of the mode's own columns for a row, by name. Names begin with ``refine_``.
 
-        The queue drops a column that any row of a step lacks. Names begin with ``refine_``.
+        Every row has the same names, with at least one entry each, also if it has no refinement: the queue drops a
+        column that any row of a step lacks.
         """
         return {}
 

@@ -15,6 +15,7 @@ A mode of one's own is a subclass of ``Aligned`` (which has a', its gate and its
 """
 
 import importlib
+import sys
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -219,6 +220,9 @@ def own_constraint(mode: str) -> type[Constraint]:
             f"constraint.mode={mode}: there is no module {module}; set PYTHONPATH to its folder on every node, such as "
             "PYTHONPATH=$PWD"
         ) from error
+    if found is None:
+        names = [name for name, one in vars(sys.modules[module]).items() if isinstance(one, type)]
+        raise ValueError(f"constraint.mode={mode}: module {module} has no {name}{nearest(name, names)}")
     if not (isinstance(found, type) and issubclass(found, Constraint)):
         raise ValueError(
             f"constraint.mode={mode}: {name} of module {module} is not a subclass of "

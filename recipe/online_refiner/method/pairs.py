@@ -270,6 +270,8 @@ class Turn:
     """a' with its verdict; without ids in a row that nobody refines."""
     is_used: bool
     """Whether a' acts on the policy."""
+    reward: float
+    """r(s0, a) of the whole session; NaN in a row that nobody refines."""
 
     @property
     def is_charged(self) -> bool:

@@ -47,8 +47,9 @@ class PenaltyPart:
     needs_log_probs: ClassVar[bool] = False
     """Whether the actor computes log pi_theta(a') of used refinements first. It then also writes what Eq. 6 charges."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Columns that :meth:`charge` reads: any jagged column of the row, from verl or from ``verl_glue/rows.py``, and
-    ``refine_log_probs`` if ``needs_log_probs``."""
+    """Columns that :meth:`charge` reads: columns of the constraint itself (``Constraint.columns``), ``refine_ids``,
+    ``refine_counterparts``, verl's ``responses``, ``old_log_probs`` and ``rm_scores`` (the reward on the last token),
+    and ``refine_log_probs`` if ``needs_log_probs``."""
 
     def is_charged(self, pair: Pair) -> bool:
         """Return whether the penalty charges a row."""

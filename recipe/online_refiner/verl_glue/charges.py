@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import metric_names
@@ -15,6 +16,22 @@ from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart, Place
 from recipe.online_refiner.method.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS
+from refiner_worker.client import RunEndedError
+
+
+def _charge(penalty: PenaltyPart, data: TensorDict, turn_mask: torch.Tensor) -> torch.Tensor:
+    """Return the charges of some turns by the mode.
+
+    Raises:
+        RunEndedError: If the mode reads a column that it has not asked for.
+    """
+    try:
+        return penalty.charge(data, turn_mask)
+    except KeyError as error:
+        name = f"{type(penalty).__module__}.{type(penalty).__qualname__}"
+        raise RunEndedError(
+            f"{name}.charge reads a column that is not in {name}.reads={penalty.reads}; add it there: {error.args[0]}"
+        ) from error
 
 
 class Charges:
@@ -42,7 +59,7 @@ class Charges:
         some = queue.rows_of(batch, rows)
         data = queue.read_padded(some, *penalty.reads, "response_mask")
         turn_mask = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = penalty.charge(data, turn_mask)
+        charged = _charge(penalty, data, turn_mask)
         queue.write_column(some, "refine_charged", charged)
         totals = zip((-charged.sum(-1)).tolist(), turn_mask.sum(-1).tolist(), strict=True)
         state.charged = {row: Divergence(*total) for row, total in zip(rows, totals, strict=True)}

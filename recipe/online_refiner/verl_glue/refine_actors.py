@@ -131,6 +131,7 @@ class RefineWorker:
             ids=rollout.turn_ids,
             refinement=refinement,
             is_used=self._constraint.is_used(refinement.verdict),
+            reward=rollout.reward,
         )
 
     def _pair(self, rollout: Rollout, turn: Turn, started_at: float) -> Pair:

@@ -41,6 +41,7 @@ from recipe.online_refiner.method.pairs import (
 )
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
+from refiner_worker.client import RunEndedError
 from refiner_worker.text.tokens import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -119,11 +120,14 @@ def read(batch: KVBatchMeta, *names: str) -> TensorDict:
     """Read fields as they are in the queue; fields over the response are jagged.
 
     Raises:
-        RuntimeError: If a row lacks one, except MAY_LACK: then the queue leaves it out of all rows.
+        RunEndedError: If a row lacks one, except MAY_LACK: then the queue leaves it out of all rows.
     """
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
     if lacking := set(names) - set(data.keys()) - MAY_LACK:
-        raise RuntimeError(f"rows of the TransferQueue lack the fields {sorted(lacking)}")
+        raise RunEndedError(
+            f"rows of the TransferQueue lack the fields {sorted(lacking)}; if they are columns of your own constraint, "
+            "its method columns has to return them for every row, such as [0]"
+        )
     return data
 
 
@@ -181,6 +185,7 @@ def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint)
             ids=[],
             refinement=Refinement(verdict=pair.verdict),
             is_used=False,
+            reward=math.nan,
         )
         for tag, pair in zip(batch.tags, pairs, strict=True)
     ]
@@ -398,7 +403,8 @@ def reward_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[s
 
 def has_columns_of(constraint: Constraint, batch: KVBatchMeta) -> bool:
     """Return whether restored rows have this constraint's columns. Rows saved by another constraint lack some."""
-    nothing = Turn(response_length=1, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
+    refinement = Refinement(verdict=Verdict.NONE)
+    nothing = Turn(response_length=1, start=0, ids=[], refinement=refinement, is_used=False, reward=math.nan)
     return row_columns(constraint, nothing).keys() <= _columns(batch)
 
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from recipe.online_refiner.method.modes import Penalty
 from recipe.online_refiner.method.pairs import Pair
 from recipe.online_refiner.method.penalty import PenaltyPart
+from refiner_worker.client import RunEndedError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -205,6 +206,29 @@ def test_a_charge_of_ones_own_asks_the_reference_for_nothing(monkeypatch: pytest
     assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)
     by_eq6 = [-sum(charged(row)) * 0.5 for row in ROWS]  # at temperature 1
     assert [pair.divergence for pair in trainer.state.pairs.values()] == pytest.approx(by_eq6), "it stays D of Eq. 6"
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        ((), "Own.charge reads a column that is not in .*Own.reads=.*old_log_probs"),
+        (("refine_mine",), "rows of the TransferQueue lack the fields .'refine_mine'.; .* columns has to return them"),
+    ],
+)
+def test_a_column_that_is_not_asked_for_or_not_written(
+    reads: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(PenaltyPart):
+        def is_charged(self, pair: Pair) -> bool:
+            return pair.is_used
+
+        def charge(self, data: Mapping[str, Tensor], turn_mask: Tensor) -> Tensor:
+            return data["old_log_probs"] * turn_mask
+
+    monkeypatch.setattr(Own, "reads", reads)
+    monkeypatch.setattr(Penalty, "penalty", Own())
+    with pytest.raises(RunEndedError, match=said):
+        step("constraint.mode=penalty")
 
 
 def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:

@@ -1,6 +1,7 @@
 """A constraint outside the package (``constraint.mode=module:Class``): how it is found, and its README's code."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -33,8 +34,9 @@ README = Path(__file__).parents[3] / "examples" / "own_constraint" / "README.md"
         ),
         (
             "json:Mine",
-            "constraint.mode=json:Mine: Mine of module json is not a subclass of recipe.",
+            "constraint.mode=json:Mine: module json has no Mine",
         ),
+        ("soft:Sofd", "module soft has no Sofd; did you mean Soft?"),
         ("json:JSONDecoder", "JSONDecoder of module json is not a subclass"),
         ("soft:Soft", None),
     ],
@@ -55,13 +57,35 @@ def test_its_keys_are_its_fields() -> None:
 
 
 def test_the_readme_has_a_constraint_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "readme_constraint.py").write_text(code)
+    codes = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "readme_constraint.py").write_text("\n".join(codes))
     monkeypatch.syspath_prepend(tmp_path)
     found = load(composed("constraint.mode=readme_constraint:MyConstraint", "constraint.reward_gate=false")).constraint
     assert found.penalty is not None and found.penalty.place("grpo") == "advantages" and found.imitation is None
     assert found.is_used(Verdict.NOT_BETTER) and found.penalty.is_charged(Pair(reward=0.0, is_used=True))
     assert found.penalty.charge({}, torch.tensor([[0, 1, 1]])).tolist() == [[0.0, -1.0, -1.0]]
+
+
+def test_the_readmes_second_constraint_has_a_column_and_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewards 0.25 and 1: each token of the response pays 0.75."""
+    codes = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "gain_constraint.py").write_text("\n".join(codes))
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load(composed("constraint.mode=gain_constraint:ByGain")).constraint
+    better = Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, 2], reward=1.0)
+    turn = Turn(response_length=2, start=0, ids=[7, 2], refinement=better, is_used=True, reward=0.25)
+    other = Turn(response_length=2, start=0, ids=[], refinement=better, is_used=False, reward=math.nan)
+    assert [row_columns(found, one)["refine_gain"] for one in (turn, other)] == [[0.75], [0.0]]
+    assert found.penalty is not None and set(found.penalty.reads) == {"refine_gain"}
+    data, turn_mask = {"refine_gain": torch.tensor([[0.75], [0.5]])}, torch.tensor([[1, 1, 0], [1, 1, 1]])
+    charged = found.penalty.charge(data, turn_mask)
+    assert charged.tolist() == [[-0.75, -0.75, 0.0], [-0.5, -0.5, -0.5]]
+    metrics = found.penalty.metrics(charged, data, turn_mask)
+    assert (
+        metrics == {"constraint/gain_responses": 2, "constraint/gain": 0.625} and metrics.keys() == found.MEANING.keys()
+    )
 
 
 def test_its_metrics_are_a_steps_too() -> None:
@@ -95,7 +119,8 @@ COLUMNS = {
 
 @pytest.mark.parametrize(("mode", "target"), CONSTRAINTS)
 def test_the_columns_of_a_mode(mode: str, target: str) -> None:
-    nothing = Turn(response_length=2, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
+    refinement = Refinement(verdict=Verdict.NONE)
+    nothing = Turn(response_length=2, start=0, ids=[], refinement=refinement, is_used=False, reward=math.nan)
     columns = row_columns(read_constraint({"mode": mode, "target": target}), nothing)
     assert columns.keys() == {f"refine_{name}" for name in {"counterparts", *COLUMNS[mode, target]}}
     assert all(len(column) for column in columns.values()), "the queue keeps no empty row"

@@ -222,7 +222,8 @@ def test_what_is_not_known_of_a_distribution_has_no_probability(written: dict[st
     ]
     pairs = [Pair(reward=0.0, verdict=one.verdict, is_used=bool(one.token_ids)) for one in refinements]
     turns = [
-        Turn(response_length=2, start=0, ids=[7, 9], refinement=one, is_used=bool(one.token_ids)) for one in refinements
+        Turn(response_length=2, start=0, ids=[7, 9], refinement=one, is_used=bool(one.token_ids), reward=0.0)
+        for one in refinements
     ]
     queue.write_refinements(batch, turns, pairs, read_constraint({"mode": "soft:Soft"}))
     ids, log_probs = (written["fields"][name].unbind() for name in ("refine_top_ids", "refine_top_log_probs"))
@@ -383,7 +384,7 @@ def test_a_refined_session_is_scored_as_a_session() -> None:
 
 def test_what_a_model_says_of_a_turn_in_place_stands_at_the_turns_places() -> None:
     found = Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, EOS], in_place=[-1.0, -2.0, -3.0])
-    turn = Turn(response_length=5, start=2, ids=[11, 12, EOS], refinement=found, is_used=True)
+    turn = Turn(response_length=5, start=2, ids=[11, 12, EOS], refinement=found, is_used=True, reward=0.0)
     columns = row_columns(read_constraint({"mode": "penalty", "target": "in_place"}), turn)
     assert columns["refine_in_place"] == [0.0, 0.0, -1.0, -2.0, -3.0]
 

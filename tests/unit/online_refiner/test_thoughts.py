@@ -179,7 +179,7 @@ def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_i
     shown = thinker.decode(found.prompt_ids)
     assert "old" in shown and "mine" not in shown
     ids, kept = [*thinker.encode(f"<think>{OWN}old"), thinker.eos_token_id], found.num_kept_tokens
-    turn = Turn(response_length=len(ids), start=0, ids=ids, refinement=found, is_used=True)
+    turn = Turn(response_length=len(ids), start=0, ids=ids, refinement=found, is_used=True, reward=0.0)
     for mode in ("penalty", "lagrangian", "sft"):
         columns = row_columns(read_constraint({"mode": mode}), turn)
         if mode != "sft":
