@@ -314,3 +314,11 @@ def test_weights_that_are_larger_than_memory(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_size > 5e11
     shapes = weights.model_shapes(weights.find_weights(tmp_path))
     assert shapes is not None and shapes["model.norm.weight"] == (16384,)
+
+
+def test_a_file_may_have_both_of_tied_weights() -> None:
+    """Transformers then compares them, which tensors without memory cannot be."""
+    config = LlamaConfig(tie_word_embeddings=True, architectures=["LlamaForCausalLM"], **SIZES)
+    shapes = {name: tuple(one.shape) for name, one in AutoModelForCausalLM.from_config(config).state_dict().items()}
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= shapes.keys()
+    assert weights.wrong_with_shapes(config, shapes) is None

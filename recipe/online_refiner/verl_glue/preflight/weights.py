@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
+from torch.overrides import TorchFunctionMode
 from torch.serialization import MAGIC_NUMBER
 from transformers import AutoModelForTokenClassification
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
@@ -195,7 +196,7 @@ def wrong_with_shapes(config: Any, shapes: Shapes, *, is_critic: bool = False) -
     settings = {"attn_implementation": "eager", "dtype": torch.bfloat16, "device_map": {"": "meta"}}
     settings |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
-        with _quiet():
+        with _quiet(), _AllEqual():
             model, info = found.from_pretrained(None, config=config, state_dict=tensors, **settings)
     except RuntimeError as error:  # of tensors that it cannot put together
         return f"{found.__name__} cannot be loaded: {one_line(error)}"
@@ -207,6 +208,13 @@ def wrong_with_shapes(config: Any, shapes: Shapes, *, is_critic: bool = False) -
     for name, there, wanted in sorted(info["mismatched_keys"]):
         return f"its {name} is {_sizes(there)}, and its config.json asks for {_sizes(wanted)}"
     return None
+
+
+class _AllEqual(TorchFunctionMode):
+    """Calls tensors without memory equal: transformers compares tied weights if a file has both of them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return True if func is torch.equal else func(*args, **(kwargs or {}))
 
 
 def _sizes(shape: Any) -> str:
