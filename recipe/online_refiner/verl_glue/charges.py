@@ -28,6 +28,8 @@ def _charge(penalty: PenaltyPart, data: TensorDict, turn_mask: torch.Tensor) -> 
     try:
         return penalty.charge(data, turn_mask)
     except KeyError as error:
+        if "TensorDict" not in str(error):  # a key of something else of the mode's
+            raise
         name = f"{type(penalty).__module__}.{type(penalty).__qualname__}"
         raise RunEndedError(
             f"{name}.charge reads a column that is not in {name}.reads={penalty.reads}; add it there: {error.args[0]}"

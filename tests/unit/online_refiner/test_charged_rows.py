@@ -231,6 +231,19 @@ def test_a_column_that_is_not_asked_for_or_not_written(
         step("constraint.mode=penalty")
 
 
+def test_a_key_that_is_no_columns_stays_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(PenaltyPart):
+        def is_charged(self, pair: Pair) -> bool:
+            return pair.is_used
+
+        def charge(self, data: Mapping[str, Tensor], turn_mask: Tensor) -> Tensor:
+            return turn_mask * {"a": 1}["b"]
+
+    monkeypatch.setattr(Penalty, "penalty", Own())
+    with pytest.raises(KeyError, match="b"):
+        step("constraint.mode=penalty")
+
+
 def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:
     """Whatever an estimator made of equal rewards: it may divide what is left of them by nearly 0."""
     rewards = [-0.25, -0.25, 0.75, 0.125]
