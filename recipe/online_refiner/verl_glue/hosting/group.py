@@ -84,8 +84,7 @@ class RefinerGroup(HostedRefiner):
         problems = {rank: self._restart(rank) for rank in dead}
         if not self._replicas:
             raise RunEndedError(
-                f"no replica of the refiner is left: {problems}. The last checkpoint is whole: the same command goes "
-                "on from it, with constraint.mode=none without a refiner."
+                f"no replica of the refiner is left: {problems}. constraint.mode=none trains without one."
             )
         return sum(why is None for why in problems.values())
 
