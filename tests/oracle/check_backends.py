@@ -1,8 +1,8 @@
 """Compare what each backend computes with Hugging Face and autograd, on the CPU.
 
-    python tests/oracle/check_backends.py [LAYOUT...]
+    python tests/oracle/check_backends.py [--model MODEL] [LAYOUT...]
 
-Every layout of ranks trains a tiny random Llama on 21 small batches: all modes; none, some and all refinements
+Every layout of ranks trains a tiny random model on 21 small batches: all modes; none, some and all refinements
 accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, by the
 pass over a' and in the update's first pass, and of what the tokens of a are charged for; ``param_diff`` that of a
 parameter after training, ``cross_entropy_diff`` that of the metric in nats; in every batch some parameter changes by
@@ -25,9 +25,6 @@ from recipe.cpu_platform import ENVIRONMENT
 from recipe.preload.launch import enter
 
 LIMIT = 1e-5
-SIZES = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 260}
-"""Layers for two virtual stages of two pipeline stages; the others for two tensor-parallel ranks."""
-INITIALIZER_RANGE = 0.1  # small, so that float32 has digits to spare
 
 
 def largest(numbers: Iterable[Any]) -> float:
@@ -49,32 +46,42 @@ def difference(some: Any, others: Any) -> float:
     return largest(difference(*pair) for pair in zip(some, others, strict=True))
 
 
+def as_saved(model: Any) -> dict[str, Any]:
+    """Return a model's parameters by the names in its files, where each expert has parameters of its own."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    return dict(revert_weight_conversion(model, {name: one.detach() for name, one in model.named_parameters()}))
+
+
 def main() -> int:
     """Run the layouts, print a table and the JSON object, and return the exit status."""
     import batches
     import ranks
+    from models import MODELS
 
-    from recipe.smoke.letters import tiny_llama, tiny_tokenizer
+    from recipe.smoke.letters import tiny_tokenizer
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"of {', '.join(ranks.LAYOUTS)}; all by default")
-    names = parser.parse_args().layouts or list(ranks.LAYOUTS)
+    parser.add_argument("--model", choices=MODELS, default="llama")
+    arguments = parser.parse_args()
+    names = arguments.layouts or list(ranks.LAYOUTS)
     if unknown := sorted(set(names) - set(ranks.LAYOUTS)):
         parser.error(f"{unknown[0]} is no layout")
     tokenizer = tiny_tokenizer()
-    model = tiny_llama(tokenizer, **SIZES, initializer_range=INITIALIZER_RANGE)
+    model = MODELS[arguments.model](tokenizer)
     every = batches.all_batches(model)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         found = {name: ranks.run(name, Path(folder), every) for name in names}
-    initial = dict(model.named_parameters())
+    initial = as_saved(model)
     table: dict[str, dict[str, float]] = {name: {} for name in names}
     changes = []
     for number, batch in enumerate(every):
         trained = copy.deepcopy(model)
         cross_entropy = batches.train(trained, batch)
-        expected = dict(trained.named_parameters())
+        expected = as_saved(trained)
         changes.append(difference(expected, initial))
         for name, row in table.items():
             one = found[name][number]

@@ -8,13 +8,21 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "oracle" / "check_backends.py"
 IN_DEFAULT_SET = ["fsdp_packed", "megatron_tp2_sp"]
+FSDP = ["fsdp_1", "fsdp_packed", "fsdp_dp2"]
 OTHERS = ["fsdp_1", "fsdp_dp2", "megatron_1", "megatron_dp2", "megatron_pp2", "megatron_pp2_vpp2", "megatron_cp2"]
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("layouts", [IN_DEFAULT_SET, pytest.param(OTHERS, marks=pytest.mark.slow)])
-def test_log_probs_and_gradients(layouts: list[str], start_marked: Callable, tmp_path: Path) -> None:
-    job = start_marked([str(SCRIPT), *layouts], cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("model", "layouts"),
+    [
+        ("llama", IN_DEFAULT_SET),
+        pytest.param("llama", OTHERS, marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", FSDP, marks=pytest.mark.slow),
+    ],
+)
+def test_log_probs_and_gradients(model: str, layouts: list[str], start_marked: Callable, tmp_path: Path) -> None:
+    job = start_marked([str(SCRIPT), "--model", model, *layouts], cwd=tmp_path)
     assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     found = json.loads(job.output().splitlines()[-1])
