@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,16 +24,18 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.text import Text
 
 from recipe.online_refiner import metric_names
-from recipe.runs.files import RunDir
+from recipe.runs.files import Records, RunDir, objects_of
 
 if TYPE_CHECKING:
     from recipe.report.reading import Arm
 
 POLL_S = 0.5
+QUIET_S = 60.0
+"""The number of seconds without a new line after which an output that is no terminal names the stage of a step."""
 LOG_WIDTH = 120
 """The number of columns if the output is no terminal."""
 NUM_COMPARED = 200
-"""The number of last accepted refinements from which the two with the smallest edits are shown."""
+"""The number of accepted refinements from which the one or two with the smallest edits are shown."""
 SIGNS = {"-": "red", "+": "green"}
 """The colours of lines that a refinement removes or adds."""
 CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
@@ -137,16 +139,21 @@ def _alone_at_the_terminal(log: Path) -> Iterator[TextIO]:
 
 
 class View:
-    """Parts of the start and finished steps as lines; on a terminal a bar below them, with what the run does now."""
+    """Parts of the start and finished steps as lines, and the first refinement as a diff.
+
+    On a terminal, a bar below them says what the run does now. Elsewhere a stage of a step that takes long is a line.
+    """
 
     def __init__(self, console: Console, run_dir: RunDir, num_steps: int | None) -> None:
         """Begin with the part that comes before the trainer can say anything."""
         self._console, self._run_dir = console, run_dir
         self._num_steps = num_steps
+        self._shows_refinement = False
         self._stage: dict[str, Any] = {"stage": "starting Ray", "step": 0, "since": time.time()}
         self._steps = run_dir.read_steps()
         self._num_shown = len(self._steps)
         self._changed_at = 0.0  # metrics.jsonl
+        self._said, self._said_at = "starting Ray", time.time()
         self.bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -164,29 +171,52 @@ class View:
 
     def look(self) -> None:
         """Show what is new in the run directory."""
-        stage = self._run_dir.read_stage() or self._stage
-        if stage["stage"] != self._stage["stage"] and not stage["step"]:
-            _say(self._console, part(stage["stage"]))
-        self._stage, self._num_steps = stage, stage.get("num_steps") or self._num_steps
+        self._stage = self._run_dir.read_stage() or self._stage
+        self._num_steps = self._stage.get("num_steps") or self._num_steps
         metrics = self._run_dir.metrics
         changed_at = metrics.stat().st_mtime if metrics.exists() else 0.0
         if changed_at != self._changed_at:
             self._changed_at, self._steps = changed_at, self._run_dir.read_steps()
             self._show_steps()
+        self._show_stage()
         self._update_bar()
 
     def _show_steps(self) -> None:
         first = min(self._num_shown, len(self._steps))  # a resumed run does the others again
         for step in self._steps[first:]:
             _say(self._console, step_line(step, self._num_steps))
+            self._said_at = time.time()
+            self._show_refinement(step["step"])
         self._num_shown = len(self._steps)
+
+    def _show_refinement(self, step: int) -> None:
+        """Show an accepted refinement of a step, unless one was shown."""
+        if self._shows_refinement:
+            return
+        rows = objects_of(Records(f"{self._run_dir.path}/refinements").lines(step))
+        for panel in panels((row for row in rows if row["verdict"] == "accepted"), 1):
+            self._console.print(panel)
+            self._shows_refinement = True
+
+    def _show_stage(self) -> None:
+        """Say what the run does: a part of the start at once, a stage of a step where nothing else was said for long.
+
+        A terminal has the bar for the stages of a step.
+        """
+        what, is_quiet = self._what(), time.time() - self._said_at >= QUIET_S
+        if what != self._said and (not self._stage["step"] or (is_quiet and self.bar.disable)):
+            _say(self._console, part(what))
+            self._said, self._said_at = what, time.time()
+
+    def _what(self) -> str:
+        step, stage = self._stage["step"], self._stage["stage"]
+        return f"step {step}/{self._num_steps or '?'}: {stage}" if step else stage
 
     def _update_bar(self) -> None:
         step, waited = self._stage["step"], time.time() - self._stage["since"]
-        what = f"step {step}/{self._num_steps or '?'}: {self._stage['stage']}" if step else self._stage["stage"]
         self.bar.update(
             self._task,
-            description=f"{what}, {waited:.0f} s",
+            description=f"{self._what()}, {waited:.0f} s",
             total=self._num_steps if step else None,
             completed=self._steps[-1]["step"] if self._steps and step else 0,
         )
@@ -229,13 +259,8 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
     try:
         (arm,), page = read_runs([str(run_dir.path)]), run_dir.path / "report.html"
         accepted = (record for record in arm.runs[0].records if record["verdict"] == "accepted")
-        edits = {_edit(record): record for record in itertools.islice(accepted, NUM_COMPARED)}  # of equal ones the last
-        for edit, record in heapq.nsmallest(2, edits.items(), key=_rank):
-            title = f"step {record['step']}, accepted: "
-            title += f"reward {record['reward']:+.2f} -> {record['refined_reward']:+.2f}"
-            question = record["prompt"][-1]["content"].strip().translate(CONTROL)
-            lines = ((f"{line}\n", SIGNS.get(line[0], "")) for line in edit)
-            console.print(Panel(Text.assemble((f"{question}\n\n", "dim"), *lines), title=title, title_align="left"))
+        for panel in panels(accepted, 2):
+            console.print(panel)
         page.write_bytes(write_page([arm]))
         for line in advice(arm):
             _say(console, line)
@@ -246,6 +271,19 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
     _say(
         console, "next: online-refiner check, on your own model and data; then online-refiner train on them (README.md)"
     )
+
+
+def panels(accepted: Iterable[dict[str, Any]], number: int) -> list[Panel]:
+    """Return the refinements with the smallest edits among the first of some accepted ones, as diffs."""
+    edits = {_edit(record): record for record in itertools.islice(accepted, NUM_COMPARED)}  # of equal ones the last
+    return [_panel(edit, record) for edit, record in heapq.nsmallest(number, edits.items(), key=_rank)]
+
+
+def _panel(edit: tuple[str, ...], record: dict[str, Any]) -> Panel:
+    title = f"step {record['step']}, accepted: reward {record['reward']:+.2f} -> {record['refined_reward']:+.2f}"
+    question = record["prompt"][-1]["content"].strip().translate(CONTROL)
+    lines = ((f"{line}\n", SIGNS.get(line[0], "")) for line in edit)
+    return Panel(Text.assemble((f"{question}\n\n", "dim"), *lines), title=title, title_align="left")
 
 
 def _edit(record: dict[str, Any]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ What was done after the checkpoint that a run resumes from is kept in ``metrics.
 ``refinements/undone/``.
 
 ``refinements/000012.w0.jsonl`` has the rollouts of step 12 that writer ``w0`` saw, one JSON object a line. A part is
-written in one go, so that object stores can hold it too, and nothing reads it while a run goes on: resuming looks at
-names.
+written in one go, so that object stores can hold it too. While a run goes on, only the view on a terminal reads one:
+resuming looks at names.
 """
 
 import json
@@ -55,10 +55,11 @@ class Records:
         paths = [path for path in self._system.ls(self.path, detail=False) if path.endswith(SUFFIX)]
         return sorted(paths, key=lambda path: (_step_of_part(path), path))
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the finished lines of all parts, also of a part that is being written."""
+    def lines(self, step: int | None = None) -> Iterator[bytes]:
+        """Yield the finished lines of all parts, or of a step's. A part may still be growing."""
         for path in self.parts():
-            yield from self.lines_of(path)
+            if step in (None, _step_of_part(path)):
+                yield from self.lines_of(path)
 
     def lines_of(self, path: str) -> Iterator[bytes]:
         """Yield the finished lines of a part."""
