@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from refiner_worker.engines import ENGINE
-from refiner_worker.keys import BLOCK, NotNegative, Positive, Seconds, from_key, nearest, read_keys, what_lacks
+from refiner_worker.keys import BLOCK, NotNegative, Positive, Seconds, Source, from_key, nearest, read_keys, what_lacks
 from refiner_worker.prompts import RefinerPrompt, Told
 from refiner_worker.text.thoughts import Thoughts
 
@@ -103,7 +103,7 @@ class RefinerConfig:
     refinements were accepted lately are refined first. It does not work while streaming. Null: no limit."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
-    by_source: dict[Annotated[str, Field(coerce_numbers_to_str=True)], dict[str, Any]] | None = None
+    by_source: dict[Source, dict[str, Any]] | None = None
     """The keys that differ for each ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. Every source must be
     named. Null: nothing differs."""
 

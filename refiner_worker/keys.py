@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field, ValidationError
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Source = Annotated[str, Field(coerce_numbers_to_str=True)]
+"""The name of a data source, a row's ``data_source``."""
 Block = TypeVar("Block")
 BLOCK: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
 """Settings of every block: a key that no field has is a mistake; the string below a field describes it."""

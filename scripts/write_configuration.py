@@ -22,6 +22,7 @@ from recipe.online_refiner.method.constraint import Weighted
 from recipe.online_refiner.method.modes import CONSTRAINTS
 from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
 from recipe.online_refiner.metric_names import (
+    ETA_OF,
     EXTRA,
     FAILED_RATIO_OF,
     IMPROVEMENT_RATIO_OF,
@@ -87,6 +88,7 @@ Some names end with a name of yours:
 - `{IMPROVEMENT_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts with an accepted
   refinement.
 - `{FAILED_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts whose refinement failed.
+- `{ETA_OF}SOURCE`, with `constraint.by_source`: weight of the data source's responses in this step.
 """
 
 

@@ -353,6 +353,7 @@ class Learner:
             starts=[row.pair.start for row in rows],
             num_kept=[row.pair.num_kept_tokens for row in rows],
             costs=costs,
+            scales=[1.0] * len(rows),
             charged=charged,
             response_mask=mask,
         )

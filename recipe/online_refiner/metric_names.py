@@ -181,11 +181,13 @@ MEANING |= {skipped_for(verdict): "rollouts that were not refined" for verdict i
 MEANING |= {failed_for(verdict): "refinements that failed" for verdict in FAILURES}
 IMPROVEMENT_RATIO_OF = f"{IMPROVEMENT_RATIO}/"
 """The prefix of metrics per data source with ``refiner.by_source``: the share of the source's rollouts with an accepted
-refinement. Rows that were lost with a refine worker belong to no source."""
+refinement."""
 FAILED_RATIO_OF = "refiner/failed_ratio/"
 """The prefix of the share of a source's rollouts with a failed attempt, as above."""
-OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF)
-"""Both prefixes."""
+ETA_OF = "constraint/source_eta/"
+"""The prefix of the weight of each data source that ``constraint.by_source`` names."""
+OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF, ETA_OF)
+"""The prefixes of metrics per data source."""
 
 # ---- tokens
 

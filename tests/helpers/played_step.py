@@ -11,6 +11,7 @@ from played_actor import Group, log_probs
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
+from recipe.online_refiner.method.constraint import Constraint
 from recipe.online_refiner.method.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue.rows import TAG, pair_of, read_tokens, with_pair, write_log_probs
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -54,8 +55,9 @@ PLAIN = [
 class Workers:
     """Refine workers who find rows refined, their columns and tags are there; who has to refine one dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, constraint: Constraint) -> None:
         """Nothing is done yet."""
+        self.constraint = constraint
         self.recorded: dict[str, Pair | None] = {}
         self.reference: dict[str, list[float]] = {}
         """log pi_0 of responses by key, as far as a replica answers."""
@@ -75,15 +77,15 @@ class Workers:
         self.recorded |= {key: pair_of(tag) for key, tag in zip(rows.keys, rows.tags, strict=True)}
 
     def record_tokens(self, step: int, rows: KVBatchMeta, *said: Any) -> None:
-        """Keep what is asked for."""
-        self.to_record = (rows, *said)
+        """Keep what is asked for, and the constraint, which a worker has from the config."""
+        self.to_record = (rows, *said, self.constraint)
 
     @property
     def tokens(self) -> dict[str, dict[str, Any]]:
         """What a worker writes of the samples' tokens, by key."""
-        rows, *said = self.to_record
+        rows, *said, constraint = self.to_record
         spelling = SimpleNamespace(batch_decode=lambda tokens: [f"<{ids[0]}>" for ids in tokens])
-        return {one["key"]: one for one in read_tokens(rows, spelling, *said)}
+        return {one["key"]: one for one in read_tokens(rows, spelling, *said, constraint.scale)}
 
     def score_with_reference(self, rows: KVBatchMeta, _: Any) -> set[str]:
         """Write what is known of the responses."""
@@ -121,7 +123,7 @@ class Trainer(OnlineRefinerSync):
         """Set what verl's set-up and loop would have set."""
         self.config = composed(*PLAIN, *overrides)
         self.blocks = read_blocks(self.config)
-        self.workers = Workers()  # type: ignore[assignment]
+        self.workers = Workers(self.blocks.constraint)  # type: ignore[assignment]
         self.stages = Stages(self.config, self.blocks, self.workers)
         self.group, self.plan = Turns(), SimpleNamespace(max_model_len=64)  # type: ignore[assignment]
         self.actor_rollout_wg = Group(num_ranks)

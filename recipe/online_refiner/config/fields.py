@@ -91,6 +91,11 @@ class RefinementConfig:
         return self.constraint.refines
 
     @property
+    def differs_by_source(self) -> bool:
+        """Whether the refiner or the weight of the constraint differs by data source."""
+        return bool(self.refiner.by_source or self.constraint.by_source)
+
+    @property
     def streams(self) -> bool:
         """Whether responses are refined during the rollout."""
         return self.refines and self.refiner.streaming

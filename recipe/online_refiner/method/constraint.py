@@ -18,7 +18,7 @@ from recipe.online_refiner.method.eq6 import NONE
 from recipe.online_refiner.method.imitation import ImitationPart
 from recipe.online_refiner.method.pairs import Column, Pair, Refinement, Rollout, Turn, Verdict
 from recipe.online_refiner.method.penalty import PenaltyPart
-from refiner_worker.keys import BLOCK
+from refiner_worker.keys import BLOCK, Source
 from refiner_worker.text.thoughts import Thoughts
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -36,6 +36,14 @@ class Mean(NamedTuple):
     def weight(self, state: Any) -> float:
         """Return the weight of a mini-batch, from its ``StepState``."""
         return self.over(state) if callable(self.over) else float(state.metrics[self.over])
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class OfSource:
+    """The settings of a constraint that differ for a data source."""
+
+    eta: Number
+    """The weight of the source's responses."""
 
 
 class Companion:
@@ -73,6 +81,7 @@ class Constraint:
     """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``); None: none was tried."""
     MEANING: ClassVar[Mapping[str, str | Mean]] = {}
     """The meaning of this mode's own metrics. A step's value is the sum over its mini-batches, or a :class:`Mean`."""
+    by_source: ClassVar[dict[str, OfSource] | None] = None
 
     mode: str
 
@@ -137,6 +146,10 @@ class Constraint:
         """The weight of the first step."""
         return self.DEFAULT_ETA
 
+    def scale(self, source: str) -> float:
+        """Return the weight of a data source as a multiple of eta; with 0, nothing of the source is refined."""
+        return 1.0
+
     # ---- before the run
 
     def refusal(self, config: DictConfig, blocks: Blocks) -> str | None:
@@ -169,6 +182,9 @@ class Weighted(Constraint):
     """``constant``; ``adaptive``: keeps D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
     """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
+    by_source: dict[Source, OfSource] | None = None  # type: ignore[misc]  # other constraints have none
+    """The weights of data sources that have another one than ``eta``: ``{gsm8k: {eta: 0.1}, apps: {eta: 0}}``. With 0,
+    nothing of the source is refined. With ``adaptive``, weights keep their ratios to ``eta``. Null: none has."""
 
     @property
     def first_eta(self) -> float:
@@ -185,12 +201,24 @@ class Weighted(Constraint):
         """Whether log pi_theta(a') has to be known before the update; an adaptive eta needs it as well."""
         return self.is_adaptive or super().needs_log_probs
 
+    def scale(self, source: str) -> float:
+        """Return the weight of a data source as a multiple of eta; with 0, nothing of the source is refined."""
+        own = (self.by_source or {}).get(source)
+        return 1.0 if own is None else own.eta / self.first_eta
+
     def eta_refusal(self) -> str | None:
         """Return one line if eta and its bound do not fit together."""
         if self.is_adaptive and (self.delta is None or self.first_eta == 0):
             return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
         if self.delta is not None and not self.is_adaptive:
             return "constraint.delta is for constraint.eta_schedule=adaptive; set that, or leave it out"
+        if self.by_source and self.first_eta == 0:
+            source, own = next(iter(self.by_source.items()))
+            return (
+                f"constraint.by_source.{source}.eta={own.eta:g} beside constraint.eta=0: weights are multiples of "
+                "constraint.eta; set constraint.eta above 0, such as 0.03, and constraint.by_source.SOURCE.eta=0 for "
+                "each source that is not refined"
+            )
         return None
 
 
@@ -230,4 +258,6 @@ def describe(constraint: Constraint) -> str:
     """Return a constraint in the words of the plan."""
     target = getattr(constraint, "target", "rewrite")
     said = f"mode {constraint.mode}" + (f", target {target}" if target != "rewrite" else "")
-    return f"{said}, eta {constraint.first_eta:g}"
+    own = {source: one.eta for source, one in (constraint.by_source or {}).items()}
+    weights = [f"{eta:g} for {source}" if eta else f"0 for {source}, not refined" for source, eta in own.items()]
+    return ", ".join([f"{said}, eta {constraint.first_eta:g}", *weights])

@@ -122,10 +122,12 @@ class PenaltyInputs(NamedTuple):
     """The inputs of the penalty of B responses."""
 
     charged: "Tensor"
-    """(B, T) the charge of each token, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``)."""
+    """(B, T) the charge of each token, in nats, from :func:`charge` or by the mode (``PenaltyPart.charge``), times the
+    row's scale."""
     cost: "Tensor"
-    """(B,) what each response pays as a whole (``PenaltyPart.cost``): D of Eq. 6; with credit ``in_reward``
-    D / min(n, m); of a mode's own charge minus its sum. It is subtracted, the charge of a token is added."""
+    """(B,) what each response pays as a whole (``PenaltyPart.cost``), times the row's scale: D of Eq. 6; with credit
+    ``in_reward`` D / min(n, m); of a mode's own charge minus its sum. It is subtracted, the charge of a token is
+    added."""
     turn_mask: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten_mask: "Tensor"
@@ -143,6 +145,7 @@ def penalty_inputs(
     starts: Sequence[int],
     num_kept: Sequence[int],
     costs: Sequence[float],
+    scales: Sequence[float],
     charged: "Tensor",
     response_mask: "Tensor",
 ) -> PenaltyInputs:
@@ -152,13 +155,15 @@ def penalty_inputs(
         starts: (B,) the first position of each refined turn.
         num_kept: (B,) the number of tokens of each turn with which its a' was begun.
         costs: (B,) the amount that each response pays as a whole, in nats.
+        scales: (B,) the weight of each row's data source as a multiple of eta (``Constraint.scale``).
         charged: (B, T) the charge of each token, in nats.
         response_mask: (B, T) 1 on tokens that the policy wrote.
     """
     start, kept = response_mask.new_tensor(starts), response_mask.new_tensor(num_kept)
+    scale = charged.new_tensor(scales)
     return PenaltyInputs(
-        charged=charged,
-        cost=charged.new_tensor(costs),
+        charged=charged * scale[:, None],
+        cost=charged.new_tensor(costs) * scale,
         turn_mask=since(start, response_mask),
         rewritten_mask=since(start + kept, response_mask),
     )

@@ -2,7 +2,9 @@
 
     L = L_policy + eta * CE,    CE = -(1 / N) * sum over used pairs and all t of w_t log pi_theta(a'_t | s0, a'_<t)
 
-A mode has one imitation or none (``Constraint.imitation``). It says the weights w_t and the divisor N.
+A mode has one imitation or none (``Constraint.imitation``). It says the weights w_t and the divisor N. If a data source
+has a weight of its own (``constraint.by_source``), the w_t of its pairs are multiplied by the ratio of its weight to
+eta, and N stays as it is.
 """
 
 from abc import ABC, abstractmethod
@@ -98,9 +100,12 @@ class ImitationPart:
     """The loss of a token of a'; None: -log pi_theta(a'_t)."""
 
     def columns(self, turn: Turn) -> dict[str, Column]:
-        """Return ``refine_weights``, as long as ``refine_ids``, which has one entry in a row without a refinement."""
-        length = max(1, len(turn.refinement.token_ids))
-        return {"refine_weights": self.weights(turn) if turn.is_used else [0.0] * length}
+        """Return ``refine_weights``, as long as ``refine_ids``, which has one entry in a row without a refinement.
+
+        They are multiples of eta, so the weight of the row's data source is in them.
+        """
+        weights = self.weights(turn) if turn.is_used else [0.0] * max(1, len(turn.refinement.token_ids))
+        return {"refine_weights": [turn.scale * weight for weight in weights]}
 
     def settings(self, eta: float) -> dict[str, Any]:
         """Return the settings of the actor's loss; empty with eta = 0, which gives verl's own loss."""

@@ -38,7 +38,8 @@ class Verdict(StrEnum):
     NO_TURN = "no_turn"
     """Skipped: the session does not end with a turn of the policy."""
     NOT_ASKED = "not_asked"
-    """Skipped: the constraint acts in place and needs no refinement."""
+    """Skipped: the constraint needs no refinement: it acts in place, or the source's weight is 0
+    (``constraint.by_source``)."""
 
     TIMEOUT = "timeout"
     """Failed: the refinement was not complete within ``refiner.request_timeout_s``."""
@@ -272,6 +273,8 @@ class Turn:
     """Whether a' acts on the policy."""
     reward: float
     """r(s0, a) of the whole session; NaN in a row that nobody refines."""
+    scale: float = 1.0
+    """The weight of the row's data source as a multiple of eta (``constraint.by_source``)."""
 
     @property
     def is_charged(self) -> bool:
@@ -292,7 +295,7 @@ class Pair(Bill):
     """r(s0, a)."""
     verdict: Verdict = Verdict.NONE
     source: str = ""
-    """The row's ``data_source`` where refiners differ by it (``refiner.by_source``); empty if nobody has refined it."""
+    """The row's ``data_source`` where refiners or weights differ by it (``by_source``); else empty."""
     is_used: bool = False
     """Whether the refinement acts on the policy: it is better, or the run lets all scored refinements through."""
     start: int = 0

@@ -176,6 +176,14 @@ class Refiner:
         return Replicas(client=client, language=self.language, num_samples=self.config.samples)
 
 
+class Unrefined:
+    """The refiner of a data source whose weight is 0: it asks for nothing."""
+
+    async def refine_group(self, rollouts: list[Rollout]) -> list[Refinement]:
+        """Return a result without a refinement for each rollout of one prompt."""
+        return [Refinement(verdict=Verdict.NOT_ASKED) for _ in rollouts]
+
+
 def fault(rollout: Rollout, error: Exception) -> str:
     """Log an error that costs a refinement, with its traceback, and return it in one line."""
     logger.error("response %s is not refined", rollout.key, exc_info=error)

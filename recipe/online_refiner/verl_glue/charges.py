@@ -104,12 +104,14 @@ class Charges:
         some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
         data = queue.read_padded(some, name, "response_mask", "refine_charged")
         costs = [penalty.cost(state.charged[row]) for row in rows]
-        paid = sum(cost * state.eta for cost in costs)
+        scales = [self._blocks.constraint.scale(pair.source) for pair in pairs]
+        paid = sum(cost * scale * state.eta for cost, scale in zip(costs, scales, strict=True))
         state.metrics[metric_names.PENALTY] = -paid / state.metrics[metric_names.TOKENS_ROLLOUT]
         inputs = penalty_inputs(
             starts=[pair.start for pair in pairs],
             num_kept=[pair.num_kept_tokens for pair in pairs],
             costs=costs,
+            scales=scales,
             charged=data["refine_charged"],
             response_mask=data["response_mask"],
         )

@@ -33,7 +33,7 @@ from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, Turn, Verdict
-from recipe.online_refiner.refine.group import Refiner
+from recipe.online_refiner.refine.group import Refiner, Unrefined
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
@@ -59,6 +59,7 @@ class RefineWorker:
         transfer_queue.init()
         blocks = read_blocks(config)
         refiner, self._constraint = blocks.refiner, blocks.constraint
+        self._differs_by_source = blocks.differs_by_source
         self._tokenizer, self._name = tokenizer, name
         rollout, model = config.actor_rollout_ref.rollout, config.reward.reward_model
         self._share_measured = NUM_EDIT_DISTANCES / (config.data.train_batch_size * rollout.n)
@@ -108,14 +109,21 @@ class RefineWorker:
         }
         await asyncio.to_thread(self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at)
 
-    def _refiner_of(self, rollout: Rollout, client: RefinerClient, max_model_len: int) -> Refiner:
+    def _refiner_of(self, rollout: Rollout, client: RefinerClient, max_model_len: int) -> Refiner | Unrefined:
         """Return the refiner of a rollout: the common one, or its data source's."""
+        source = self._source_of(rollout)
+        if self._constraint.scale(source) == 0:
+            return Unrefined()
         if not self._sources:
             return self._refiner(client=client, max_model_len=max_model_len)
-        if (source := str(rollout.reward_columns.get("data_source"))) not in self._sources:
+        if source not in self._sources:
             raise ValueError(f"refiner.by_source does not name the data source {source} of a row; add it ({ALIKE})")
         own = client.by_source[source]
         return self._sources[source](client=own, max_model_len=own.config.max_model_len or max_model_len)
+
+    def _source_of(self, rollout: Rollout) -> str:
+        """Return the data source of a rollout if anything differs by it; else an empty name."""
+        return str(rollout.reward_columns.get("data_source")) if self._differs_by_source else ""
 
     def _write(
         self, rows: KVBatchMeta, rollouts: list[Rollout], refinements: list[Refinement], started_at: float
@@ -132,6 +140,7 @@ class RefineWorker:
             refinement=refinement,
             is_used=self._constraint.is_used(refinement.verdict),
             reward=rollout.reward,
+            scale=self._constraint.scale(self._source_of(rollout)),
         )
 
     def _pair(self, rollout: Rollout, turn: Turn, started_at: float) -> Pair:
@@ -141,7 +150,7 @@ class RefineWorker:
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
-            source=str(rollout.reward_columns["data_source"]) if self._sources else "",
+            source=self._source_of(rollout),
             is_used=turn.is_used,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
@@ -197,7 +206,8 @@ class RefineWorker:
         self, rows: KVBatchMeta, step: int, seen: dict[str, list[float]], paying: set[str], eta: float
     ) -> list[dict[str, Any]]:
         """Write the numbers of each token of a step's shown rows, as one part, and return them (``rows.py``)."""
-        records = await asyncio.to_thread(queue.read_tokens, rows, self._tokenizer, seen, paying, eta)
+        scale = self._constraint.scale
+        records = await asyncio.to_thread(queue.read_tokens, rows, self._tokenizer, seen, paying, eta, scale)
         await asyncio.to_thread(self._tokens.write, step, self._name, records)
         return records
 

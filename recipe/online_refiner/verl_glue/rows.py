@@ -18,7 +18,7 @@ pins what is read of them.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -264,17 +264,23 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def read_tokens(
-    batch: KVBatchMeta, tokenizer: Any, seen: Mapping[str, list[float]], paying: Collection[str], eta: float
+    batch: KVBatchMeta,
+    tokenizer: Any,
+    seen: Mapping[str, list[float]],
+    paying: Collection[str],
+    eta: float,
+    scale: Callable[[str], float],
 ) -> list[dict[str, Any]]:
     """Read refined rows as records with the numbers of each token of a and a', after the update.
 
     ``seen`` has log pi_theta(a'_t) by key, where the update's own pass has computed it; tokens of the rows ``paying``
-    are charged.
+    are charged. ``scale`` returns the weight of a data source as a multiple of ``eta``.
 
     Returns:
-        For a, the last turn, and for a' the texts of the tokens, their log-probs under the policy before the update,
-        and which the edit from a to a' keeps; of a also what each is charged, in nats (at most 0 by Eq. 6), and for
-        which token of a'; of a' the weights in the cross-entropy. None: not measured, not charged, not imitated.
+        For each row the weight of its data source. For a, the last turn, and for a' the texts of the tokens, their
+        log-probs under the policy before the update, and which the edit from a to a' keeps; of a also what each is
+        charged, in nats (at most 0 by Eq. 6), and for which token of a'; of a' the weights in the cross-entropy. None:
+        not measured, not charged, not imitated.
     """
     rows = []
     for key, tag in zip(batch.keys, batch.tags, strict=True):
@@ -284,6 +290,7 @@ def read_tokens(
         assert pair is not None, "only refined rows are recorded"
         of_turn = {name: known[name][pair.start :] for name in known if name in OF_RESPONSE}
         own, refined = of_turn["responses"], known["refine_ids"] if pair.verdict.is_scored else []
+        weights, own_scale = known.get("refine_weights", []), scale(pair.source)
         matches = [block for block in Levenshtein.opcodes(own, refined) if block.tag == "equal"]
         response = {
             "tokens": tokenizer.batch_decode([[token] for token in own]),
@@ -296,9 +303,9 @@ def read_tokens(
             "tokens": tokenizer.batch_decode([[token] for token in refined]),
             "log_probs": _rounded(known.get("refine_log_probs") or seen.get(key)),
             "kept": _marked(len(refined), [(block.dest_start, block.dest_end) for block in matches]),
-            "weights": known["refine_weights"] if eta and any(known.get("refine_weights", [])) else None,
+            "weights": [weight / own_scale for weight in weights] if eta and any(weights) else None,
         }
-        rows.append({"key": key, "eta": eta, "response": response, "refined": rewrite if refined else None})
+        rows.append({"key": key, "eta": eta * own_scale, "response": response, "refined": rewrite if refined else None})
     return rows
 
 

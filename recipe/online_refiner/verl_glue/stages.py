@@ -23,7 +23,6 @@ from recipe.online_refiner.verl_glue.charges import Charges
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.runs.files import BUDGET_FILE, ETA_FILE
 from refiner_worker.client import RefinerClient
-from refiner_worker.config import RefinerConfig
 
 
 class Stages:
@@ -66,7 +65,9 @@ class Stages:
         """Measure the rollouts, and begin a pair for each."""
         rows = queue.real_rows(batch)
         real = queue.rows_of(batch, rows)
-        state.pairs = {row: Pair(reward=reward) for row, reward in zip(rows, queue.read_rewards(real), strict=True)}
+        sources = queue.read_sources(real) if self._blocks.differs_by_source else [""] * len(rows)
+        read = zip(rows, queue.read_rewards(real), sources, strict=True)
+        state.pairs = {row: Pair(reward=reward, source=str(source)) for row, reward, source in read}
         by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = Counter(state.filtered) + Counter(state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}))
@@ -91,7 +92,7 @@ class Stages:
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
         if self._budget is not None:
-            rollouts = budget_rollouts(batch, state, self._blocks.refiner)
+            rollouts = budget_rollouts(batch, state, self._blocks)
             chosen = self._budget.choose(rollouts)
             state.metrics[metric_names.BUDGET_KEPT] = self._budget.kept(rollouts, chosen)
             state.counts[metric_names.BUDGET_KEPT] = self._budget.expected(rollouts)
@@ -104,7 +105,8 @@ class Stages:
         if missing := [row for row in state.pairs if row not in known]:
             self._refine_missing(batch, state, missing, client, max_model_len)
         found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
-        state.pairs = {row: pair for row, pair in found.items() if pair is not None}
+        # A checkpoint's rows may come from a run in which nothing differed by source.
+        state.pairs = {row: replace(one, source=state.pairs[row].source) for row, one in found.items() if one}
         if self._budget is not None:
             self._budget.observe(rollouts, {row: state.pairs[row] for row in chosen})
         recent = [pair for row, pair in known.items() if row not in restored]
@@ -159,6 +161,8 @@ class Stages:
         wanted = [row for row, pair in pairs if (pair.verdict.is_scored if is_due else pair.is_used and is_needed)]
         state.eta = self._eta.value
         state.metrics[metric_names.ETA] = state.eta
+        for source in constraint.by_source or ():
+            state.metrics[metric_names.ETA_OF + source] = state.eta * constraint.scale(source)
         if wanted:
             actor.compute_refine_log_prob(queue.for_actor(batch, wanted, actor, SCORED_COLUMNS, self._temperature))
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
@@ -214,13 +218,11 @@ class Stages:
             self._workers.record_tokens(state.step, queue.rows_of(batch, state.shown), seen, paying, state.eta)
 
 
-def budget_rollouts(batch: KVBatchMeta, state: StepState, refiner: RefinerConfig) -> Rollouts:
-    """Return the rollouts as the budget reads them, by the refiner of each row's data source."""
+def budget_rollouts(batch: KVBatchMeta, state: StepState, blocks: RefinementConfig) -> Rollouts:
+    """Return the rollouts as the budget reads them, by the refiner and the weight of each row's data source."""
     pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
-    refiners = dict.fromkeys(pairs, refiner)
-    if sources := refiner.sources:
-        names = queue.read_sources(queue.rows_of(batch, pairs))
-        refiners = {row: sources.get(str(name), refiners[row]) for row, name in zip(pairs, names, strict=True)}
+    refiners = {row: blocks.refiner.sources.get(pair.source, blocks.refiner) for row, pair in pairs.items()}
+    unweighted = [row for row, pair in pairs.items() if blocks.constraint.scale(pair.source) == 0]
     solved = {row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)}
     most = {groups[row]: one.max_refinements_per_group for row, one in refiners.items()}
     return Rollouts(
@@ -230,5 +232,5 @@ def budget_rollouts(batch: KVBatchMeta, state: StepState, refiner: RefinerConfig
         keys=dict(enumerate(batch.keys)),
         solved=solved,
         num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
-        most=most | {groups[row]: 0 for row in solved if refiners[row].only_unsolved},
+        most=most | {groups[row]: 0 for row in (*unweighted, *(row for row in solved if refiners[row].only_unsolved))},
     )

@@ -258,6 +258,60 @@ def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:
     same(column("advantages"), [*nothing, *([0.25 + ETA * sum(charged(row))] * len(RESPONSES[row]) for row in (2, 3))])
 
 
+SOURCES = ["x", "x", "7", "7"]
+REFINED_BY_SOURCE = {"data_source": SOURCES, "of_pairs": {"source": SOURCES}}
+BY_SOURCE = "constraint.by_source={x: {eta: 0.2}, 7: {eta: 1.25}}"
+ETAS = [0.2, 0.2, 1.25, 1.25]
+OTHERS = ["constraint.by_source={x: {eta: 0}}", "constraint.by_source={unknown: {eta: 2}}"]
+
+
+@pytest.mark.parametrize("mode", ["penalty", "lagrangian"])
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_a_row_pays_by_the_eta_of_its_data_source(mode: str, estimator: str) -> None:
+    values = [[0.0] * len(ids) for ids in RESPONSES]
+    own = REFINED_BY_SOURCE | ({"values": values} if estimator == "gae" else {})
+    trainer, column = step(f"constraint.mode={mode}", BY_SOURCE, f"algorithm.adv_estimator={estimator}", **own)
+    is_whole, expected = mode == "lagrangian", []
+    for row, costs in enumerate(map(charged, ROWS)):
+        places, last = range(len(costs)), [0.0] * (len(costs) - 1) + [sum(costs)]
+        paid = last if is_whole else costs
+        if estimator == "gae":
+            expected.append([REWARDS[row] + ETAS[row] * sum(paid[t:]) for t in places])
+            continue
+        begin = STARTS[row] + (0 if is_whole else NUM_KEPT[row])
+        since = [sum(costs) if is_whole else sum(costs[t:]) for t in places]
+        expected.append([own_advantage(row, REWARDS) + ETAS[row] * since[t] * (t >= begin) for t in places])
+    same(column("advantages" if estimator == "grpo" else "returns"), expected)
+    rewards_are_the_tasks(column)
+    found = trainer.state.metrics
+    assert found["constraint/penalty"] == pytest.approx(sum(ETAS[row] * sum(charged(row)) for row in ROWS) / 16)
+    assert (found["constraint/eta"], found["constraint/source_eta/x"]) == (ETA, pytest.approx(0.2))
+    assert found["constraint/source_eta/7"] == pytest.approx(1.25)
+    costs = [-sum(charged(row)) for row in ROWS]
+    assert found["constraint/divergence"] == pytest.approx(sum(costs) / 4), "D has no weight"
+    told = trainer.workers.tokens
+    assert {key: one["eta"] for key, one in told.items()} == pytest.approx(dict(zip(KEYS, ETAS, strict=True)))
+
+
+def test_a_cost_in_the_reward_is_weighed_by_the_data_source_and_others_have_the_common_eta() -> None:
+    """The rows come from the checkpoint of a run without weights by source, so that their tags name none."""
+    for own, etas in ((BY_SOURCE, ETAS), (OTHERS[0], [0.0, 0.0, ETA, ETA]), (OTHERS[1], [ETA] * 4)):
+        given = ("constraint.mode=penalty", "constraint.credit=in_reward", own)
+        _, column = step(*given, data_source=SOURCES)
+        paid = [REWARDS[row] + etas[row] * sum(charged(row)) / max(1, NUM_COMPARED[row]) for row in ROWS]
+        same(column("advantages"), [[own_advantage(row, paid)] * len(RESPONSES[row]) for row in ROWS])
+
+
+def test_weights_of_imitated_tokens_are_recorded_beside_the_eta_of_their_source() -> None:
+    """In the queue they are multiples of the common eta."""
+    weights = [[float(used) * eta / ETA] * len(ids) for ids, used, eta in zip(REFINED, USED, ETAS, strict=True)]
+    trainer, _ = step("constraint.mode=sft", BY_SOURCE, **REFINED_BY_SOURCE, refine_weights=weights)
+    for key, one in trainer.workers.tokens.items():
+        row = KEYS.index(key)
+        assert one["eta"] == pytest.approx(ETAS[row])
+        assert one["refined"]["weights"] == (pytest.approx([1.0] * len(REFINED[row])) if USED[row] else None)
+
+
 def test_every_rank_scores_as_many_rows() -> None:
     """Three refinements on two ranks: two rows each, whatever fills their micro-batches."""
     trainer, _ = step("constraint.mode=penalty", num_ranks=2)

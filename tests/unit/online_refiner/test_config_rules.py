@@ -148,6 +148,9 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
         ("refiner.only_unsolved=true", "refiner.only_unsolved=true: nothing tells which prompts are solved; set "),
+        ("+constraint.by_source.a.eta=-1", "constraint.by_source.a.eta=-1: Input should be greater"),
+        ("+constraint.by_source.a.mode=sft", "constraint.mode=sft: set constraint.by_source.a.eta"),
+        ("+constraint.by_source.a=0.1", "constraint.by_source.a=0.1: Input should be a dictionary"),
         ("+refiner.by_source.a.template=", "refiner.by_source.a.template=None: "),
         ("+refiner.by_source.a=", "refiner.by_source.a=None: Input should be a valid dictionary"),
         (
@@ -247,6 +250,7 @@ MISTAKES = {
     "constraint-goes-with-the-rest": [
         ((), "constraint.eta_schedule=adaptive"),
         (("constraint.eta_schedule=adaptive", "constraint.delta=1"), "constraint.eta=0"),
+        (("+constraint.by_source.a.eta=0.1",), "constraint.eta=0"),
         ((), "constraint.delta=1"),
         ((SOFT, SOLVED[1]), SOLVED[0]),
         (SOLVED, "refiner.skip_reward_at_least=null"),

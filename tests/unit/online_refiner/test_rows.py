@@ -1,6 +1,8 @@
 """What travels of a pair between processes: tags, columns, and the sequences that the actor reads."""
 
+import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -177,7 +179,7 @@ def test_what_a_worker_writes_of_its_rows(
     tags = [{"response_len": len(ids)} for ids in responses]
     batch = KVBatchMeta(keys=[one.key for one in rollouts], tags=tags, partition_id="train")
     worker = object.__new__(RefineWorker)
-    worker._sources = {}
+    worker._sources, worker._differs_by_source = {}, False
     worker._constraint, worker._share_measured = read_constraint(values), 1.0
     worker._write(batch, rollouts, found, 1.0)
     fields, pairs = written["fields"], [*map(queue.pair_of, written["tags"])]
@@ -392,13 +394,38 @@ def test_what_a_model_says_of_a_turn_in_place_stands_at_the_turns_places() -> No
 @pytest.mark.parametrize(("own", "expected"), [(None, 64), (128, 128)])
 def test_a_data_source_has_the_context_of_its_own_servers(own: int | None, expected: int) -> None:
     worker: Any = object.__new__(RefineWorker)
-    worker._sources = {"x": dict}
+    worker._sources, worker._differs_by_source = {"x": dict}, True
+    worker._constraint = read_constraint({"mode": "sft"})
     of_source = SimpleNamespace(config=SimpleNamespace(max_model_len=own))
     client: Any = SimpleNamespace(by_source={"x": of_source})
     one = Rollout(
         key="u_0_0", messages=[], prompt_ids=[1], response_ids=[2], reward=0.0, reward_columns={"data_source": "x"}
     )
     assert worker._refiner_of(one, client, 64) == {"client": of_source, "max_model_len": expected}
+
+
+def test_a_data_source_whose_weight_is_0_asks_for_nothing() -> None:
+    worker: Any = object.__new__(RefineWorker)
+    worker._sources, worker._differs_by_source = {}, True
+    worker._constraint = read_constraint({"mode": "sft", "by_source": {"x": {"eta": 0}, "y": {"eta": 0.06}}})
+    worker._refiner = dict
+    rollouts = [
+        Rollout(
+            key=f"u_{n}_0",
+            messages=[],
+            prompt_ids=[1],
+            response_ids=[2],
+            reward=float(n),
+            reward_columns={"data_source": "x"},
+        )
+        for n in range(2)
+    ]
+    found = asyncio.run(worker._refiner_of(rollouts[0], None, 64).refine_group(rollouts))
+    assert [one.verdict for one in found] == [Verdict.NOT_ASKED] * 2 and not any(one.token_ids for one in found)
+    assert worker._turn(rollouts[0], found[0]).scale == 0.0
+    other = replace(rollouts[0], reward_columns={"data_source": "y"})
+    assert worker._refiner_of(other, "client", 64) == {"client": "client", "max_model_len": 64}
+    assert worker._turn(other, found[0]).scale == 2.0
 
 
 def test_refinements_are_joined_only_where_they_begin_at_the_same_place() -> None:

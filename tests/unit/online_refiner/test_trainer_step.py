@@ -42,11 +42,13 @@ def queue() -> Iterator[None]:
     [
         ("{x: {skip_reward_at_least: 0.5}, y: {max_refinements_per_group: 1}}", {"a_1_0", "b_0_0"}),
         ("{x: {skip_reward_at_least: 0.5, only_unsolved: true}, y: {}}", {"a_0_0", "a_1_0"}),
+        ("null constraint.by_source={y: {eta: 0}}", {"b_0_0", "b_1_0"}),
     ],
 )
 def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget(own: str, expected: set[str]) -> None:
-    """One row of x is solved; of two others the lower one goes first."""
-    trainer = Trainer("constraint.mode=sft", "refiner.budget=0.9", f"refiner.by_source={own}")
+    """One row of x is solved; of two others the lower one goes first; a source without a weight has no place."""
+    overrides = f"refiner.by_source={own}".replace("null ", "null\n").splitlines()
+    trainer = Trainer("constraint.mode=sft", "refiner.budget=0.9", *overrides)
     left_out = set[str]()
 
     def record(step: int, part: int, batch: KVBatchMeta, samples: set[str]) -> None:

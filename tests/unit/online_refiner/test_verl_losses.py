@@ -4,7 +4,7 @@ verl's training worker and engine are real, around a tiny Llama without FSDP; th
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,9 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
+from recipe.online_refiner.method.imitation import ImitationPart
+from recipe.online_refiner.method.modes import read_constraint
+from recipe.online_refiner.method.pairs import Refinement, Turn, Verdict
 from recipe.online_refiner.verl_glue.actor_engine import ActorEngine
 from recipe.online_refiner.verl_glue.actor_worker import MiniBatchWorker, evened
 from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES, jagged, outputs_of_logits, refined_loss
@@ -89,7 +92,20 @@ def log_probs_of(model: LlamaForCausalLM, context: list[int], answer: list[int])
     return logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0]
 
 
-def mini_batch(model: LlamaForCausalLM, loss: partial[Any], eta: float | None) -> Any:
+SCALES = [1.0] * len(ROWS)
+
+
+def weights_of(ids: list[int], scale: float) -> list[float]:
+    """Return the column of a used refinement whose first token weighs half as much as the others."""
+    part = ImitationPart(
+        normaliser="batch", rescue_dead_groups=False, weights=lambda turn: [0.5] + [1.0] * (len(ids) - 1)
+    )
+    refinement = Refinement(verdict=Verdict.ACCEPTED, token_ids=ids)
+    turn = Turn(response_length=1, start=0, ids=[2], refinement=refinement, is_used=True, reward=0.0, scale=scale)
+    return list(part.columns(turn)["refine_weights"])
+
+
+def mini_batch(model: LlamaForCausalLM, loss: partial[Any], eta: float | None, scales: Sequence[float] = SCALES) -> Any:
     """Return the rows as the trainer sends them; eta is None for a trainer of verl's, which sends no refinements."""
     generator = torch.Generator().manual_seed(1)
     distillation = loss.keywords.get("distillation_config")
@@ -99,7 +115,7 @@ def mini_batch(model: LlamaForCausalLM, loss: partial[Any], eta: float | None) -
     def add(name: str, value: Any) -> None:
         columns.setdefault(name, []).append(torch.as_tensor(value))
 
-    for (prompt, response, start), (refinement, _) in zip(ROWS, REFINED, strict=True):
+    for (prompt, response, start), (refinement, _), scale in zip(ROWS, REFINED, scales, strict=True):
         size = (len(prompt + response), TOP_K if uses_top else 1)
         with torch.no_grad():
             own = log_probs_of(model, prompt, response)
@@ -118,7 +134,7 @@ def mini_batch(model: LlamaForCausalLM, loss: partial[Any], eta: float | None) -
             add("teacher_logprobs", top.values)
         if eta is not None:
             add("refine_ids", refinement)
-            add("refine_weights", [0.5] + [1.0] * (len(refinement) - 1))
+            add("refine_weights", weights_of(refinement, scale))
     tensors = {name: jagged(rows) for name, rows in columns.items()}
     settings: dict[str, Any] = {"temperature": TEMPERATURE, "global_batch_size": len(ROWS)}
     settings |= {"distillation_use_topk": uses_top, "distillation_only": uses_top}
@@ -169,18 +185,20 @@ def of_verl(model: LlamaForCausalLM, loss: partial[Any], size: int) -> tuple[Any
     return update(TrainingWorker, engine, loss, mini_batch(model, loss, None), size)
 
 
-def ours(model: LlamaForCausalLM, loss: partial[Any], eta: float, size: int) -> tuple[Any, Any]:
+def ours(
+    model: LlamaForCausalLM, loss: partial[Any], eta: float, size: int, scales: Sequence[float] = SCALES
+) -> tuple[Any, Any]:
     """Return gradient and metrics of this extension's."""
     engine, wrapped = engine_of(ActorEngine, model), partial(refined_loss, loss)
-    return update(MiniBatchWorker, engine, wrapped, mini_batch(model, loss, eta), size)
+    return update(MiniBatchWorker, engine, wrapped, mini_batch(model, loss, eta, scales), size)
 
 
-def of_cross_entropy(model: LlamaForCausalLM, divisor: str) -> torch.Tensor:
-    """Return the gradient of the cross-entropy by autograd."""
+def of_cross_entropy(model: LlamaForCausalLM, divisor: str, factors: Sequence[float] = SCALES) -> torch.Tensor:
+    """Return the gradient of the cross-entropy by autograd, each row multiplied by a factor."""
     model.zero_grad()
-    for (prompt, response, start), (ids, is_used) in zip(ROWS, REFINED, strict=True):
+    for (prompt, response, start), (ids, is_used), factor in zip(ROWS, REFINED, factors, strict=True):
         losses = -log_probs_of(model, prompt + response[:start], ids)
-        weighted = 0.5 * losses[0] + losses[1:].sum()
+        weighted = factor * (0.5 * losses[0] + losses[1:].sum())
         if is_used:
             (weighted / (len(ROWS) * len(ids) if divisor == "seq-mean-token-mean" else DIVISORS[divisor])).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -197,6 +215,20 @@ def test_the_gradient_is_verls_and_that_of_the_cross_entropy(model: LlamaForCaus
     assert metrics["sft_cross_entropy"] > 0
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert (own - expected).norm() > 1e-2 * expected.norm(), "the refinements count"
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_each_row_is_weighed_by_the_eta_of_its_data_source(model: LlamaForCausalLM, size: int) -> None:
+    constraint = read_constraint({"mode": "sft", "eta": ETA, "by_source": {"x": {"eta": 0.1}, "y": {"eta": 2.5}}})
+    etas = {"x": 0.1, "y": 2.5, "z": ETA}
+    sources = ["x", "y", "z", "z"]
+    loss, divisor = LOSSES["vanilla"]
+    own, _ = of_verl(model, loss, len(ROWS))
+    expected = own + of_cross_entropy(model, divisor, [etas[source] for source in sources])
+    found, _ = ours(model, loss, constraint.first_eta, size, [constraint.scale(source) for source in sources])
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    other = own + ETA * of_cross_entropy(model, divisor)
+    assert (found - other).norm() > 1e-2 * expected.norm(), "one eta for all is another gradient"
 
 
 @pytest.mark.parametrize("name", LOSSES)
