@@ -85,9 +85,9 @@ Some names end with a name of yours:
 
 - `{EXTRA}NAME`: mean of the number `NAME` that your reward function returns beside `score`, over the rollouts that have
   it. It is missing if one of its values is not a finite number.
-- `{IMPROVEMENT_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts with an accepted
-  refinement.
-- `{FAILED_RATIO_OF}SOURCE`, with `refiner.by_source`: share of the data source's rollouts whose refinement failed.
+- `{IMPROVEMENT_RATIO_OF}SOURCE`, with `refiner.by_source` or `constraint.by_source`: share of the rollouts of the data
+  source with an accepted refinement.
+- `{FAILED_RATIO_OF}SOURCE`, in the same runs: share of the data source's rollouts whose refinement failed.
 - `{ETA_OF}SOURCE`, with `constraint.by_source`: weight of the data source's responses in this step.
 """
 

@@ -161,7 +161,7 @@ def latency_metrics(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def source_metrics(state: StepState) -> dict[str, float]:
-    """Summarise the refinements of each data source, where refiners differ by it (``metric_names.OF_SOURCES``)."""
+    """Summarise the refinements of each data source, where anything differs by it (``metric_names.OF_SOURCES``)."""
     found = {}
     for source in {pair.source for pair in state.pairs.values()} - {""}:
         verdicts = [pair.verdict for pair in state.pairs.values() if pair.source == source]

@@ -80,7 +80,7 @@ def pictures(arms: list[Arm]) -> Iterator[dict[str, Any]]:
         sources = sorted(name for name in arm.table if name.startswith(prefix))
         for metric, colour in zip(sources, itertools.cycle(COLOURS), strict=False):
             _add_line(figure, arm, metric, metric.removeprefix(prefix), colour)
-        caption = "share of a source's responses that their refinement beats (refiner.by_source)"
+        caption = "share of a source's responses that their refinement beats (by_source)"
         yield from _picture("Improvement ratio by data source", caption, index, figure)
         yield from _of_steps(index, arm)
         figure = go.Figure()

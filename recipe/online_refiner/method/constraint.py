@@ -147,7 +147,7 @@ class Constraint:
         return self.DEFAULT_ETA
 
     def scale(self, source: str) -> float:
-        """Return the weight of a data source as a multiple of eta; with 0, nothing of the source is refined."""
+        """Return the weight of a data source divided by eta; with 0, nothing of the source is refined."""
         return 1.0
 
     # ---- before the run
@@ -202,7 +202,7 @@ class Weighted(Constraint):
         return self.is_adaptive or super().needs_log_probs
 
     def scale(self, source: str) -> float:
-        """Return the weight of a data source as a multiple of eta; with 0, nothing of the source is refined."""
+        """Return the weight of a data source divided by eta; with 0, nothing of the source is refined."""
         own = (self.by_source or {}).get(source)
         return 1.0 if own is None else own.eta / self.first_eta
 

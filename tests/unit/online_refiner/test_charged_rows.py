@@ -303,7 +303,7 @@ def test_a_cost_in_the_reward_is_weighed_by_the_data_source_and_others_have_the_
 
 
 def test_weights_of_imitated_tokens_are_recorded_beside_the_eta_of_their_source() -> None:
-    """In the queue they are multiples of the common eta."""
+    """The queue has multiples of the common eta."""
     weights = [[float(used) * eta / ETA] * len(ids) for ids, used, eta in zip(REFINED, USED, ETAS, strict=True)]
     trainer, _ = step("constraint.mode=sft", BY_SOURCE, **REFINED_BY_SOURCE, refine_weights=weights)
     for key, one in trainer.workers.tokens.items():

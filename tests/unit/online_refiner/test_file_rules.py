@@ -95,6 +95,20 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
     assert "unnamed.parquet has no column data_source" in error_of(config)
 
 
+def test_a_weight_is_of_a_data_source_that_there_is(config: DictConfig) -> None:
+    config.constraint.by_source = {"mini_apps": {"eta": 0}}
+    run = checked(config)
+    assert "\nconstraint     mode sft, eta 0.03, 0 for mini_apps, not refined\n" in run.plan.describe(
+        config, run.blocks, 4
+    )
+    config.constraint.by_source = {"mini_app": {"eta": 0.1}}
+    assert error_of(config).startswith("constraint.by_source.mini_app: no row of data.train_files has this data_source")
+    assert error_of(config).endswith("; did you mean mini_apps? [weights-are-of-data-sources]")
+    rows = pandas.read_parquet(config.data.train_files).drop(columns="data_source")
+    rows.to_parquet(config.data.train_files)
+    assert "has no column data_source, which constraint.by_source needs" in error_of(config)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -234,6 +234,13 @@ def test_an_eta_that_was_never_tried(
     assert found[0].startswith(warning) if warning else found == []
 
 
+def test_a_data_sources_eta_that_was_never_tried(config: DictConfig) -> None:
+    config.constraint.update(mode="sft", by_source={"mini_apps": {"eta": 0}, "x": {"eta": 1000}})
+    run = PlannedRun(config=config, blocks=load(config))
+    run.files = Files(config)
+    assert cautions(run)[0].startswith("constraint.by_source.x.eta=1000 is far from all values that were tried in mode")
+
+
 def test_a_chat_template_whose_end_of_turn_stops_no_engine(
     config: DictConfig, tiny_llama: Path, tmp_path: Path
 ) -> None:

@@ -25,16 +25,18 @@ def _kl(run: PlannedRun) -> str | None:
 
 def _eta(run: PlannedRun) -> str | None:
     constraint = run.blocks.constraint
-    tried = getattr(constraint, "TRIED", None)  # of modes that have an eta
-    if tried is None or constraint.first_eta == 0:
+    if constraint.TRIED is None:
         return None
-    least, most = tried
-    if least / FAR <= constraint.first_eta <= most * FAR:
-        return None
-    target = getattr(constraint, "target", "rewrite")
-    where = f"mode {constraint.mode}{f' with target {target}' if target != 'rewrite' else ''}"
-    said = f"constraint.eta={constraint.first_eta:g} is far from all values that were tried in {where}"
-    return f"{said} ({least:g} to {most:g}); set a value of this range, such as constraint.eta={least:g}"
+    least, most = constraint.TRIED
+    own = {f"constraint.by_source.{source}.eta": one.eta for source, one in (constraint.by_source or {}).items()}
+    for key, eta in {"constraint.eta": constraint.first_eta, **own}.items():
+        if eta == 0 or least / FAR <= eta <= most * FAR:
+            continue
+        target = getattr(constraint, "target", "rewrite")
+        where = f"mode {constraint.mode}{f' with target {target}' if target != 'rewrite' else ''}"
+        said = f"{key}={eta:g} is far from all values that were tried in {where} ({least:g} to {most:g})"
+        return f"{said}; set a value of this range, such as {key}={least:g}"
+    return None
 
 
 def _unread(run: PlannedRun) -> str | None:

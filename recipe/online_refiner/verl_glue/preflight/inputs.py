@@ -91,15 +91,40 @@ def every_data_source_has_a_refiner(run: PlannedRun) -> str | None:
     known = run.blocks.refiner.by_source
     if not known or not run.blocks.refines:
         return None
-    for file, part in run.files.data("train_files").items():
-        if "data_source" not in part.column_names:
-            said = f"data.train_files: {Path(file).name} has no column data_source, which refiner.by_source needs"
-            return f"{said}; add the column, or set refiner.by_source={{}}"
-        for source in map(str, part.unique("data_source")):
-            if source not in known:
-                said = f"data.train_files: the data source {source} of {Path(file).name} is not in refiner.by_source"
-                return f"{said}, which has {', '.join(known)}; add it ({ALIKE}){nearest(source, known)}"
+    for source, name in _sources(run, "refiner.by_source").items():
+        if source not in known:
+            said = f"data.train_files: the data source {source} of {name} is not in refiner.by_source"
+            return f"{said}, which has {', '.join(known)}; add it ({ALIKE}){nearest(source, known)}"
     return None
+
+
+@rule("files")
+def weights_are_of_data_sources(run: PlannedRun) -> str | None:
+    """Each data source of ``constraint.by_source`` is in ``data.train_files``."""
+    weights = run.blocks.constraint.by_source
+    if not weights or not (known := _sources(run, "constraint.by_source")):
+        return None
+    for source in weights:
+        if source not in known:
+            said = f"constraint.by_source.{source}: no row of data.train_files has this data_source"
+            return f"{said}; set one of {', '.join(known)}, or drop the key{nearest(source, known)}"
+    return None
+
+
+def _sources(run: PlannedRun, key: str) -> dict[str, str]:
+    """Return the data sources of ``data.train_files``, each with a file that has it; ``key`` needs them.
+
+    Raises:
+        ValueError: If a file has no column for them.
+    """
+    found: dict[str, str] = {}
+    for file, part in run.files.data("train_files").items():
+        name = Path(file).name
+        if "data_source" not in part.column_names:
+            said = f"data.train_files: {name} has no column data_source, which {key} needs"
+            raise ValueError(f"{said}; add the column, or set {key}=null")
+        found |= dict.fromkeys(map(str, part.unique("data_source")), name)
+    return found
 
 
 @rule("files")
