@@ -45,8 +45,13 @@ ONLY_RESPONSES = "only_responses"
 """The setting of a batch that asks for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
-WHOLE_ZEROS = ("teacher_ids", "teacher_logprobs")
-"""Fields of verl's distillation loss, (sequence length, k) each; all zero in a refined row. They may be absent."""
+WHOLE_ZEROS = ("teacher_ids", "teacher_logprobs", "routed_experts")
+"""Fields of whole sequences, (sequence length, ...) each; all zero in a refined row. They may be absent.
+
+The first two are of verl's distillation loss, (sequence length, k). ``routed_experts`` (sequence length, layers, k)
+has the experts that the rollout chose (router replay R3). Megatron replays them only in rows that have policy tokens
+(``build_r3_replay_mask``); in refined rows each router chooses.
+"""
 
 
 def refined_loss(

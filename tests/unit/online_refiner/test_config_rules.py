@@ -394,10 +394,7 @@ MISTAKES = {
             f"{ACTOR}.{ULYSSES}=1",
         ),
     ],
-    "refined-rows-are-trained-as-others": [
-        ((), f"{ACTOR}.router_replay.mode=R3"),
-        ((), f"{MODEL}.mtp.enable=true"),
-    ],
+    "refined-rows-are-trained-as-others": [((), f"{MODEL}.mtp.enable=true")],
     "reference-log-probs-are-at-temperature-1": [
         *(((f"{ROLLOUT}.temperature=0.7",), key) for key in (SOFT, *IN_PLACE)),
     ],
@@ -537,7 +534,7 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (*DEDICATED, "refiner.budget=0.1", "refiner.streaming=false"),
         (f"{ACTOR}.clip_ratio_low=0.1", f"{ACTOR}.clip_ratio_high=0.3"),
         (*DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager", "refiner.streaming=false"),
-        (NONE, f"{ACTOR}.router_replay.mode=R3"),
+        (NONE, f"{MODEL}.mtp.enable=true"),
         (SAPO,),
         (f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm",),
         (*DISTILLED, NO_REWARDS),
@@ -607,7 +604,9 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
     (None, {f"{SAVED}": ["model", "optimizer", "extra"], f"{LOADED}": ["hf_model", "optimizer", "extra"]}),
     ("checkpoints-have-the-state", {f"{SAVED}": ["optimizer", "extra"]}),
     ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
-    ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
+    (None, {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
+    ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R2"}),
+    ("refined-rows-are-trained-as-others", {f"{ACTOR}.veomni": {"router_replay": {"mode": "R3"}}}),
 ]
 
 
@@ -615,7 +614,7 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
 def test_what_megatron_asks(rule: str | None, changes: dict[str, Any]) -> None:
     config = pickle.loads(on_megatron())
     for key, value in changes.items():
-        OmegaConf.update(config, key, value)
+        OmegaConf.update(config, key, value, force_add=True)
     if rule is None:
         assert load(config).refines
         return

@@ -10,6 +10,16 @@ STREAMING_MANAGER = "recipe.online_refiner.verl_glue.streaming.StreamingAgentLoo
 """The agent loop manager of verl that also refines, as verl's config names it."""
 
 
+REPLAYED = {("megatron", "R3")}
+"""Engines and modes of verl's router replay in which the rows of refinements choose their experts themselves."""
+WHY_NOT_REPLAYED = {
+    "megatron": "it replays the experts that the pass for the old log-probs chose, and refinements are not in that "
+    f"pass; set it to R3 with {ROLLOUT}.enable_rollout_routing_replay=true, or to disabled",
+    "veomni": "verl's router replay on VeOmni was not tried with refinements, which have no experts to replay; set it "
+    "to disabled",
+}
+
+
 @rule("config")
 def refinements_fit_into_micro_batches(run: PlannedRun) -> str | None:
     """A prompt with its refinement fits into a dynamic micro-batch."""
@@ -35,13 +45,15 @@ def refinements_fit_into_micro_batches(run: PlannedRun) -> str | None:
 
 @rule("config")
 def refined_rows_are_trained_as_others(run: PlannedRun) -> str | None:
-    """Router replay and multi-token prediction are off: they have no part for refinements."""
-    routers = [f"{ACTOR}.{name}router_replay.mode" for name in ("", "megatron.", "veomni.")]
-    for key in (*routers, f"{MODEL}.mtp.enable"):
-        value = OmegaConf.select(run.config, key)
-        if run.blocks.refines and value not in (None, False, "disabled"):
-            off = "disabled" if key in routers else "false"
-            return f"{key}={value} has no part for refinements; set it to {off}, or constraint.mode=none"
+    """Multi-token prediction is off, and Megatron alone replays routes, those of the rollout (R3)."""
+    if not run.blocks.refines:
+        return None
+    if OmegaConf.select(run.config, mtp := f"{MODEL}.mtp.enable"):
+        return f"{mtp}=true has no part for refinements; set it to false, or constraint.mode=none"
+    for engine in ("megatron", "veomni"):
+        mode = OmegaConf.select(run.config, key := f"{ACTOR}.{engine}.router_replay.mode")
+        if mode not in (None, "disabled") and (engine, mode) not in REPLAYED:
+            return f"{key}={mode}: {WHY_NOT_REPLAYED[engine]}, or constraint.mode=none"
     return None
 
 
