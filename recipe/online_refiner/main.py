@@ -233,6 +233,7 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     from recipe.online_refiner.verl_glue.model_configs import plan_run
     from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401
     from recipe.online_refiner.verl_glue.preflight.cautions import cautions
+    from recipe.online_refiner.verl_glue.preflight.duration import duration
     from recipe.online_refiner.verl_glue.preflight.files import Files
     from recipe.online_refiner.verl_glue.preflight.validation import let_verl_check
     from recipe.preflight import machine  # noqa: F401
@@ -243,9 +244,13 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     let_verl_check(config)
     run.plan = plan_run(config, blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
-    for line in filter(None, (caution_of_version(), *cautions(run))):
+    time_of_step, long = duration(run) or ("", None)
+    for line in filter(None, (caution_of_version(), *cautions(run), long)):
         print("warning:", line, file=sys.stderr)
     plan = run.plan.describe(config, blocks, run.files.num_prompts)
+    if time_of_step:
+        begin(config, time_of_step)
+        plan += f"\n{'time':<14} {time_of_step}"
     return f"{plan}\n\n{trials.shown_prompt(run)}" if config.dry_run and blocks.refines else plan
 
 

@@ -53,6 +53,11 @@ class Shape:
         return self.embeddings + self.num_layers * self.attention + self.dense + self.experts
 
     @property
+    def num_active(self) -> int:
+        """The number of parameters that a token passes: of a layer's experts, those that the token is sent to."""
+        return self.embeddings + self.num_layers * (self.attention + 3 * self.hidden * self.mlp)
+
+    @property
     def block(self) -> int:
         """Parameters of a layer, which FSDP gathers at once."""
         return (self.num_parameters - self.embeddings) // self.num_layers

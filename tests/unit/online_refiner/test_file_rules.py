@@ -19,8 +19,10 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.model_configs import plan_run
 from recipe.online_refiner.verl_glue.preflight import trials
+from recipe.online_refiner.verl_glue.preflight.duration import duration
 from recipe.preflight.needed import NEEDED
 from recipe.preflight.rules import PlannedRun, check
+from recipe.sizing import times
 
 ACTOR = "actor_rollout_ref.actor"
 CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
@@ -43,6 +45,21 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     assert checked(config).files.num_prompts == 3
     config.data.train_max_samples, config.trainer.total_epochs, config.trainer.total_training_steps = 4, 3, 6
     checked(config)
+
+
+def test_a_step_that_takes_long_on_cpus_is_warned_of(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checked(config)
+    monkeypatch.setattr(times, "operations_per_second", lambda: (1e9, 2))
+    said, warning = duration(run) or ("", None)
+    assert said.startswith("a step takes 0 s or more on 2 cores") and warning is None
+    monkeypatch.setattr(times, "operations_per_second", lambda: (1.0, 2))
+    _, warning = duration(run) or ("", None)
+    assert warning and "hours or more on 2 cores" in warning and "lower data.max_response_length=16" in warning
+    config.constraint.mode = "none"
+    alone, refined = (duration(one)[0].split()[3] for one in (checked(config), run))  # type: ignore[index]
+    assert int(alone) < int(refined)
+    config.trainer.device = "cuda"
+    assert duration(run) is None
 
 
 def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: DictConfig) -> None:

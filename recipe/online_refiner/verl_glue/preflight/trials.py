@@ -67,7 +67,7 @@ def prompts_are_chats(run: PlannedRun) -> str | None:
                     return f"{where}: {wrong}"
                 if wrong := wrong_with_extra_info(row):
                     return f"{where}: {wrong}"
-        for where, row in _first_rows(run, key):
+        for where, row in first_rows(run, key):
             if "raw_prompt" not in row:
                 return f"{where} has no raw_prompt, which verl's agent loops read: let data.custom_cls give it"
             if wrong := _wrong_with(row["raw_prompt"], is_text=run.blocks.hosts_refiner):
@@ -94,8 +94,8 @@ def prompts_are_in_the_vocabulary(run: PlannedRun) -> str | None:
         return None
     seen = {tokenizer.eos_token_id}
     for key in run.files.num_rows:
-        for _, row in _first_rows(run, key):
-            seen.update(_prompt_ids(run, key, list(row["raw_prompt"])))
+        for _, row in first_rows(run, key):
+            seen.update(prompt_ids(run, key, list(row["raw_prompt"])))
     if max(seen) < shape.vocab:
         return None
     return (
@@ -114,7 +114,7 @@ def prompts_are_short_enough(run: PlannedRun) -> str | None:
             continue
         for index in range(len(dataset)):
             with contextlib.suppress(Exception):  # what verl cannot read it filters away
-                found += len(_prompt_ids(run, key, list(dataset[index]["raw_prompt"]))) <= data.max_prompt_length
+                found += len(prompt_ids(run, key, list(dataset[index]["raw_prompt"]))) <= data.max_prompt_length
             if found >= enough:
                 break
         else:
@@ -135,7 +135,7 @@ def prompts_are_not_cut(run: PlannedRun) -> str | None:
     for key in run.files.num_rows:
         for where, row in _rows(run, key, lambda part: _longest_of(part, data.prompt_key)):
             try:
-                num_tokens = len(_prompt_ids(run, key, list(row["raw_prompt"])))
+                num_tokens = len(prompt_ids(run, key, list(row["raw_prompt"])))
             except Exception as error:  # a template may raise anything
                 return _refused(where, error)
             if num_tokens > data.max_prompt_length:
@@ -195,7 +195,7 @@ def _wrong_with_rewards(run: PlannedRun) -> str | None:
     is_tried = is_tried and run.config.reward.reward_manager.name in MANAGERS
     for key in run.files.num_rows:
         seen = set()
-        for where, row in _first_rows(run, key):
+        for where, row in first_rows(run, key):
             if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
                 return f"{where} has no reward_model.ground_truth; write rows {_AS_PREPARED}"
             source = str(row.get("data_source"))
@@ -306,7 +306,7 @@ def _longest_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
     return [int(index) for index in np.argsort(-np.concatenate(sizes), kind="stable")[:NUM_LONGEST]] if sizes else []
 
 
-def _first_rows(run: PlannedRun, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def first_rows(run: PlannedRun, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the first rows as the run will get them, each with its place; none if the files hold images."""
     yield from _rows(run, key, lambda part: _first_of(part, run.config.data.prompt_key))
 
@@ -335,7 +335,7 @@ def _rows(
 
 def shown_prompt(run: PlannedRun) -> str:
     """Return the refiner's prompt for the first row and a made-up response, and the place of its answer."""
-    where, row = next(_first_rows(run, "train_files"), ("", {}))
+    where, row = next(first_rows(run, "train_files"), ("", {}))
     if not row:
         return ""
     source = str(row.get("data_source"))
@@ -386,7 +386,7 @@ def _refused(where: str, error: Exception) -> str:
     )
 
 
-def _prompt_ids(run: PlannedRun, key: str, messages: list[dict[str, Any]]) -> list[int]:
+def prompt_ids(run: PlannedRun, key: str, messages: list[dict[str, Any]]) -> list[int]:
     """Return a prompt as ``RLHFDataset`` counts its tokens (except the schemas of ``tool_config_path``)."""
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
     settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
@@ -402,7 +402,7 @@ def _shows_the_question(run: PlannedRun, key: str, row: dict[str, Any]) -> bool:
     if not isinstance(messages[-1]["content"], str):  # parts of which some are images
         return True
     other = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']} {MADE_UP}"}]
-    return _prompt_ids(run, key, other) != _prompt_ids(run, key, messages)
+    return prompt_ids(run, key, other) != prompt_ids(run, key, messages)
 
 
 def _wrong_with_call(reward: DictConfig) -> str | None:
