@@ -27,6 +27,15 @@ chat_templates() {
         echo "test: TRL could not be fetched; the tests of its chat templates are skipped"
     fi
 }
+# The page of a run is tested in a real browser, where Debian's package can be had.
+browser() {
+    if command -v chromium >/dev/null; then return; fi
+    local apt="timeout 180 apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10"
+    if ! { [ "$(id -u)" = 0 ] && command -v apt-get && $apt update &&
+        DEBIAN_FRONTEND=noninteractive $apt install --yes --no-install-recommends chromium; } >/dev/null 2>&1; then
+        echo "test: chromium could not be installed; the tests of a run's page in a browser are skipped"
+    fi
+}
 chosen="not slow and not gpu" failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
@@ -73,6 +82,7 @@ case $what in
         optional reasoning_gym puzzles
         optional evalplus evaluation
         chat_templates
+        browser
         "$what" "$@"
         ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
