@@ -98,9 +98,7 @@ def pair(place: Place, arm: str) -> Figures:
     """Train SmolLM2 on sums at the learning rate of the collapse experiment, and return its line as well."""
     rate, _ = design.calibrate(collapse.read(collapse.RESULTS)["calibrate"])
     run = design.Job(arm, rate or design.RATES[0], design.SEEDS[0])
-    run_dir, data = place.fresh(f"pair-{arm}"), place.folder(f"pair-{arm}/sums")  # the arms may begin together
-    command = [sys.executable, "-m", "recipe.commands", "prepare", *design.QUESTIONS.split(), f"--output={data}"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    run_dir, data = place.fresh(f"pair-{arm}"), collapse.RESULTS / "questions"  # a machine with a GPU has no generator
     num_steps, every = place.choose((60, 6), (2, 2))
     overrides = [
         PRESETS,

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments.collapse import design, page, runner, unrelated
 from experiments.collapse.design import ARMS, RATES, SEEDS, Job
 from experiments.gpu_quarter.learning import PAIR
+from recipe.data_preparation.command import main as prepare
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
 from recipe.preflight.rules import PlannedRun, check
@@ -84,6 +86,14 @@ def test_the_pair_on_a_gpu_is_a_valid_configuration(arm: str) -> None:
 def test_the_protocol_and_the_code_write_the_same_questions() -> None:
     protocol = (Path(design.__file__).parent / "PROTOCOL.md").read_text().replace("\\\n", "")
     assert f"online-refiner prepare {design.QUESTIONS}" in " ".join(protocol.split())
+
+
+def test_the_questions_for_a_machine_without_their_generator_are_the_protocols(tmp_path: Path) -> None:
+    pytest.importorskip("reasoning_gym")
+    assert prepare([*design.QUESTIONS.split(), f"--output={tmp_path}"]) == 0
+    for name in ("train.parquet", "val.parquet"):
+        kept = pandas.read_parquet(page.RESULTS / "questions" / name)
+        assert kept.to_json() == pandas.read_parquet(tmp_path / name).to_json()
 
 
 def test_phases_in_order() -> None:
