@@ -143,7 +143,7 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     echo, reward = (ray.remote(max_concurrency=1000)(kind).remote() for kind in (Echo, Reward))
     ray.get(echo.prepare.remote(tokenizer.eos_token_id))
     client = RefinerClient(servers={"echo": echo}, config=blocks.refiner)
-    workers = RefineWorkers(config, tokenizer, [reward], arguments.workers)
+    workers = RefineWorkers(config, tokenizer, None, [reward], arguments.workers)
     stages = Stages(config, blocks, workers)
     numbers = range(arguments.responses)
     parts = (numbers[first : first + CHUNK] for first in numbers[::CHUNK])

@@ -15,6 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from refiner_worker import engines
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import ABSENT, Top
+from refiner_worker.pictures import pictures_of
 
 Scored = TypeVar("Scored")
 SAMPLING = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
@@ -59,7 +60,7 @@ async def is_dead(server: ActorHandle) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class RefinerClient:
-    """A client that sends token ids to the replica with the fewest of its requests in flight.
+    """A client that sends token ids, with their pictures, to the replica with the fewest of its requests in flight.
 
     Picklable until its first request: every Ray worker may hold one. A replica that dies is taken out of this client
     for good; the group's next client has its successor.
@@ -182,12 +183,17 @@ class RefinerClient:
 
     async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
+        pictures = pictures_of(prompt_ids)
+        seen = {} if pictures is None else pictures.request
         while self.servers:
             address = min(self.servers, key=lambda name: self._num_in_flight.get(name, 0))
             server = self.servers[address]
             # A copy for each attempt: the server takes entries out of the dict.
             call = getattr(server, self.method).remote(
-                request_id=f"{self.caller}-{uuid4().hex}", prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
+                request_id=f"{self.caller}-{uuid4().hex}",
+                prompt_ids=list(prompt_ids),
+                sampling_params=dict(sampling_params),
+                **seen,
             )
             self._num_in_flight[address] = self._num_in_flight.get(address, 0) + 1
             try:

@@ -37,6 +37,8 @@ TRIAL_TOKENS = 16
 MAX_ANSWER_BYTES = 4 << 20
 Choice = tuple[str, str, bool] | RefinerRequestError
 """One choice of a server's answer: its thought, its text, and whether the text came to its end; or why it has none."""
+Content = str | list[dict[str, Any]]
+"""The content of a user's message: a text, or parts of which some are images."""
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
 END_REASONS = ("stop", "eos", "eos_token", "end_turn")
@@ -97,7 +99,7 @@ class ExternalClient(RefinerClient):
         return []
 
     async def write(
-        self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
+        self, content: Content, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
     ) -> list[Choice]:
         """Ask for ``refiner.samples`` refinements by one request, at one server after the other until one answers.
 
@@ -131,10 +133,18 @@ class ExternalClient(RefinerClient):
                 if is_last and not isinstance(error, openai.APIStatusError):
                     self._give_up(url)
                 if is_last or not may_help(error):
-                    raise RefinerRequestError(words(error)) from None
+                    raise RefinerRequestError(self._refusal(url, error, content)) from None
             else:
                 return read(said, bill, self.config)
             bill.num_retries += 1
+
+    def _refusal(self, url: str, error: Exception, content: Content) -> str:
+        """Return why a request failed; where a server refuses pictures, the log has a line about it, once."""
+        if isinstance(content, str) or not isinstance(error, openai.APIStatusError) or may_help(error):
+            return words(error)
+        said = f"{url} answers {words(error)} to a question with images"
+        _warn_once(f"refiner.url: {said}; such responses stay as they are; serve a model that sees, or another URL")
+        return said
 
     def _give_up(self, url: str) -> None:
         """Take a server out for the rest of the step, unless it answered its last request."""
@@ -162,6 +172,11 @@ class ExternalClient(RefinerClient):
             self._num_in_flight[url] -= 1
         self._answers[url] = True
         return said
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    logger.warning(line)
 
 
 async def whole(server: openai.AsyncOpenAI, body: dict[str, Any], bill: Any) -> bytes:
@@ -351,7 +366,7 @@ def is_down(error: openai.APIStatusError) -> bool:
     return error.status_code >= 500 and error.status_code != 501
 
 
-def chat_body(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+def chat_body(config: External, model: str, content: Content, max_new_tokens: int, **more: Any) -> dict[str, Any]:
     """Return the arguments of a chat request; a null in ``refiner.extra_body`` removes a field."""
     if config.samples > 1:
         more["n"] = config.samples

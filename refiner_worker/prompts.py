@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from jinja2 import TemplateError
 
+from refiner_worker.pictures import MARK, Pictures, Prompt, as_text, has_pictures, split
 from refiner_worker.rendering import BoundedTemplate, TemplateFailedError
 from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
 from refiner_worker.text.thoughts import Thoughts
@@ -17,8 +18,6 @@ UNREADABLE = (TemplateFailedError, TemplateError, TypeError, UnicodeDecodeError)
 """Errors by a broken template, by a file that is no text, and by the model's chat template."""
 TRIED_REWARDS = (-1.0, 0.0)
 """Rewards with which a template is rendered before a run: nearly all reward functions give one of them to a failure."""
-Prompt = list[int]
-"""The token ids that the reference model reads."""
 GAP = " ... "
 """The text that replaces the middle of a text that is too long."""
 
@@ -31,17 +30,32 @@ class Chat:
         self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
-    def encode(self, content: str, begin: str = "") -> Prompt:
-        """Return the token ids of a chat with one user message, followed by ``begin``, the first text of the answer."""
+    def encode(self, content: str, begin: str = "", pictures: Pictures | None = None) -> Prompt:
+        """Return the token ids of a chat with one user message, followed by ``begin``, the first text of the answer.
+
+        Where there are pictures, marks in the content stand for them (:func:`~refiner_worker.pictures.split`).
+        """
+        if pictures is not None:
+            return self._with_pictures(content, begin, pictures)
         if not any(token in content for token in self._control_tokens):
-            return self._ids(self._text(content) + begin)
+            return Prompt(self._ids(self._text(content) + begin))
         text = content.strip()  # as many chat templates do
         before, found, after = self._text(content).partition(text)
-        if not found:  # the chat template changes more: no token of control survives a space in it
-            for token in self._control_tokens:
-                content = content.replace(token, f"{token[:1]} {token[1:]}")
-            return self._ids(self._text(content) + begin)
-        return [*self._ids(before), *self._ids(text, split_special_tokens=True), *self._ids(after + begin)]
+        if not found:
+            return Prompt(self._ids(self._text(self._without_control(content)) + begin))
+        ids = self._ids(text, split_special_tokens=True)
+        return Prompt([*self._ids(before), *ids, *self._ids(after + begin)])
+
+    def _with_pictures(self, content: str, begin: str, pictures: Pictures) -> Prompt:
+        parts = split(self._without_control(content), len(pictures.images))
+        shown = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
+        return pictures.expand(self._ids(self._text(shown) + begin))
+
+    def _without_control(self, content: str) -> str:
+        """Return a text in which the tokenizer finds no token of control: none survives a space in it."""
+        for token in self._control_tokens:
+            content = content.replace(token, f"{token[:1]} {token[1:]}")
+        return content
 
     def shorten(self, text: str, limit: int) -> str:
         """Return a text shortened to ``limit`` tokens: its beginning and its end."""
@@ -54,7 +68,7 @@ class Chat:
         half = max(0, limit - len(self._ids(GAP))) // 2
         return self.tokenizer.decode(ids[:half]) + GAP + self.tokenizer.decode(ids[len(ids) - half :])
 
-    def _text(self, content: str) -> str:
+    def _text(self, content: str | list[dict[str, str]]) -> str:
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False, **self._settings
         )
@@ -64,7 +78,7 @@ class Chat:
 
 
 def whole(messages: list[dict[str, Any]]) -> str:
-    """Return the chat that a response answers, s0, as text: one message as it is, several with their roles."""
+    """Return the chat of texts that a response answers, s0: one message as it is, several with their roles."""
     if len(messages) == 1:
         return str(messages[0]["content"])
     return "\n".join(f"{message['role']}: {message['content'] or ''}" for message in messages)
@@ -118,9 +132,10 @@ class RefinerPrompt:
         if "response" not in used:
             raise ValueError(f"refiner.template: {path} does not show {{{{ response }}}}, which is to be refined")
 
-    def encode(self, content: str) -> Prompt:
+    def encode(self, content: str, pictures: Pictures | None = None) -> Prompt:
         """Return the token ids of a refiner prompt with this content; control tokens within the content are text."""
-        return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
+        begin = f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else ""
+        return self._chat.encode(content, begin, pictures)
 
     def content(
         self,
@@ -133,8 +148,13 @@ class RefinerPrompt:
     ) -> str:
         """Return one refiner prompt as the words of a user message, from s0, the response's answer and its reward.
 
-        If ``thought`` is given, the refiner rewrites thought and answer, each between tags.
+        If ``thought`` is given, the refiner rewrites thought and answer, each between tags. A picture of s0 is a mark
+        in the words, and the only one.
         """
+        if has_pictures(messages):
+            response, thought = response.replace(MARK, ""), thought and thought.replace(MARK, "")
+            told = {name: text.replace(MARK, "") for name, text in (told or {}).items()}
+        messages = as_text(messages)
         if thought is not None:
             response = f"Reasoning:\n{thought}\n\nAnswer:\n{response.strip()}"
         text = self._template.render(**self._variables(messages, response, reward, told or {}))
@@ -215,6 +235,7 @@ class InPlacePrompt:
         texts = {name: self._chat.shorten(shown.get(name, ""), self._limit) for name in SHOWN}
         if self.uses and not any(texts[name] for name in self.uses):
             return None
+        messages = as_text(messages)
         return self._chat.encode(self._template.render(messages=messages, question=whole(messages), **texts))
 
     def max_tokens(self, max_prompt_tokens: int) -> int:

@@ -11,7 +11,7 @@ from recipe.online_refiner.refine.attempt import Attempt, Shape, Written
 from recipe.online_refiner.refine.language import Language
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
-from refiner_worker.prompts import Prompt
+from refiner_worker.pictures import Prompt, content_of, pictures_of
 from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
 from refiner_worker.text.thoughts import Thoughts
 
@@ -156,7 +156,8 @@ class Servers(Asker[Sent]):
             stop = None  # it may stand in a thought
 
         async def ask() -> tuple[list[Any], Bill]:
-            return await self.client.write(attempt.words, stop, stop != CLOSE_TAG, most, bill), bill
+            content = await self.language.on_thread(content_of, attempt.words, pictures_of(attempt.prompt))
+            return await self.client.write(content, stop, stop != CLOSE_TAG, most, bill), bill
 
         (sent, asked), account.is_billed = await account.once((attempt.words, most), ask)
         if account.is_billed:

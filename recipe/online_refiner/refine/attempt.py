@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.refine.language import Language
-from refiner_worker.prompts import Prompt
+from refiner_worker.pictures import Prompt
 from refiner_worker.text.answer import Answer
 from refiner_worker.text.thoughts import Parts
 

@@ -8,6 +8,7 @@ from recipe.online_refiner.refine.assemble import shape_of
 from recipe.online_refiner.refine.attempt import Attempt, Shape
 from recipe.online_refiner.refine.language import Language
 from refiner_worker.config import RefinerConfig
+from refiner_worker.pictures import pictures_of
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.thoughts import Parts
 
@@ -37,7 +38,7 @@ class Preparation:
             return Verdict.NO_ANSWER
         told = await on_thread(self._told, rollout, rollouts)
         words = await on_thread(self._words, rollout, parts, shape, told)
-        prompt = await on_thread(self.prompt.encode, words)
+        prompt = await on_thread(self.prompt.encode, words, pictures_of(rollout.prompt_ids))
         num_left = self._most_tokens(rollout) - len(shape.head)
         room = self.max_model_len - len(prompt)
         shortest_thought = (self.config.thought_length or 1) if self.prompt.thoughts else 0

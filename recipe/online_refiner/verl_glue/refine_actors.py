@@ -35,9 +35,11 @@ from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, Turn, Verdict
 from recipe.online_refiner.refine.group import Refiner, Unrefined
 from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue.sight import Sight
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.config import ALIKE, RefinerConfig
+from refiner_worker.pictures import has_pictures
 from refiner_worker.text.thoughts import read_thoughts
 from refiner_worker.text.turn_end import read_turn_end
 
@@ -52,15 +54,20 @@ NOT_MEDIA = {"mm_token_type_ids"}
 class RefineWorker:
     """A worker that processes the rows that it is given, with reads and writes in a thread beside its event loop.
 
-    Its name is part of the names of its records' files.
+    Its name is part of the names of its records' files. The processor is that of a policy that sees, else None.
     """
 
-    def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
+    def __init__(
+        self, config: DictConfig, tokenizer: Any, processor: Any, reward_workers: list[ActorHandle], name: str
+    ) -> None:
         transfer_queue.init()
         blocks = read_blocks(config)
         refiner, self._constraint = blocks.refiner, blocks.constraint
         self._differs_by_source = blocks.differs_by_source
         self._tokenizer, self._name = tokenizer, name
+        self._sight = None if processor is None else Sight(processor=processor, data=config.data)
+        if processor is not None:
+            tokenizer.chat_template = processor.chat_template  # with which verl writes the policy's prompts
         rollout, model = config.actor_rollout_ref.rollout, config.reward.reward_model
         self._share_measured = NUM_EDIT_DISTANCES / (config.data.train_batch_size * rollout.n)
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
@@ -94,11 +101,14 @@ class RefineWorker:
             ValueError: If the rows are of an agent loop whose sessions cannot be refined.
         """
         started_at = time.time()
-        await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        is_colocated = self._is_reward_model_colocated
+        await asyncio.to_thread(refuse, rows, rollouts, is_reward_model_colocated=is_colocated)
         groups: dict[str, list[Rollout]] = defaultdict(list)
         for rollout in rollouts:
             groups[rollout.group].append(rollout)
+        if self._sight is not None:
+            await asyncio.gather(*(_look(self._sight, group) for group in groups.values()))
         answers = await asyncio.gather(
             *(self._refiner_of(group[0], client, max_model_len).refine_group(group) for group in groups.values())
         )
@@ -189,6 +199,10 @@ class RefineWorker:
     async def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
         """Write log pi_0 of the responses in some rows, and return the keys of rows that a replica answered."""
         sequences = await asyncio.to_thread(queue.read_sequences, rows)
+        if self._sight is not None:
+            chats = await asyncio.to_thread(queue.read_chats, rows)
+            seen = zip(chats, sequences, strict=True)
+            sequences = [(await self._sight.look(chat, prompt), response) for chat, (prompt, response) in seen]
         answers = await asyncio.gather(*(client.in_time(client.log_probs, *one) for one in sequences))
         found = {index: answer for index, answer in enumerate(answers) if answer is not None}
         known = queue.rows_of(rows, found)
@@ -217,8 +231,17 @@ def is_drawn(rollout: Rollout, share: float) -> bool:
     return rollout.luck < share
 
 
-def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
+async def _look(sight: Sight, group: list[Rollout]) -> None:
+    """Give the rollouts of a group, which answer one prompt, their pictures."""
+    prompt = await sight.look(group[0].messages, group[0].prompt_ids)
+    for rollout in group:
+        rollout.prompt_ids = prompt
+
+
+def refuse(rows: KVBatchMeta, rollouts: list[Rollout], *, is_reward_model_colocated: bool) -> None:
     """Refuse rows that would be refined wrongly. A session's row, not the config, tells its agent loop.
+
+    The pixels of a prompt are not read for it: only in a session of several turns may there be others.
 
     Raises:
         ValueError: If one is of a loop whose sessions cannot be refined; it says what to set.
@@ -229,10 +252,14 @@ def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
     )
     if any(not key.endswith("_0") for key in rows.keys):
         raise ValueError(f"an agent loop writes several rows for a session, and none is the whole session; {advice}")
-    data = queue.read(rows, "metrics", "multi_modal_inputs")
-    if any(set(media) - NOT_MEDIA for media in queue.objects(data["multi_modal_inputs"])):
-        raise ValueError(f"a tool's images would not reach the refiner, which reads text; {advice}")
-    is_by_verl = all(metrics.get("compute_score") for metrics in queue.objects(data["metrics"]))  # seconds
+    later = [index for index, rollout in enumerate(rollouts) if rollout.start]
+    if any(has_pictures(rollouts[index].messages) for index in later):
+        raise ValueError(f"a session of several turns begins with images, which are refined in one turn only; {advice}")
+    media = queue.read(queue.rows_of(rows, later), "multi_modal_inputs")["multi_modal_inputs"] if later else []
+    if any(set(one) - NOT_MEDIA for one in queue.objects(media)):
+        raise ValueError(f"a tool's images would not reach the refiner; {advice}")
+    times = queue.objects(queue.read(rows, "metrics")["metrics"])
+    is_by_verl = all(metrics.get("compute_score") for metrics in times)  # seconds
     if not is_by_verl and not is_reward_model_colocated:
         raise ValueError(f"an agent loop rewards its sessions itself, but only verl rewards refinements; {advice}")
 
@@ -275,8 +302,15 @@ class RefineWorkers:
     They are started with the first rows.
     """
 
-    def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], num_workers: int) -> None:
-        self._arguments = (config, tokenizer, reward_workers)
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        processor: Any,
+        reward_workers: list[ActorHandle],
+        num_workers: int,
+    ) -> None:
+        self._arguments = (config, tokenizer, processor, reward_workers)
         self._num_workers, self._num_started = num_workers, 0
         self._workers: list[ActorHandle] = []
         self._recording: list[tuple[ActorHandle, str, Any]] = []
@@ -313,7 +347,7 @@ class RefineWorkers:
 
     def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
         """Return the reward function's other numbers for each row; reward workers read the texts."""
-        _, _, workers = self._arguments
+        *_, workers = self._arguments
         parts = [queue.rows_of(rows, range(n, len(rows), len(workers))) for n in range(min(len(workers), len(rows)))]
         answers = ray.get([worker.numbers.remote(part) for worker, part in zip(workers, parts, strict=False)])
         return [of_row for answer in answers for of_row in answer]

@@ -42,6 +42,7 @@ from recipe.online_refiner.method.pairs import (
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
 from refiner_worker.client import RunEndedError
+from refiner_worker.pictures import as_text, for_people, has_pictures
 from refiner_worker.text.tokens import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -250,7 +251,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
             {
                 "key": key,
                 "data_source": source,
-                "prompt": conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist()),
+                "prompt": _shown(conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist())),
                 "response": decode(tokenizer, turn),
                 "feedback": feedback_of(_said(extra))[:MAX_FEEDBACK],
                 "refined": decode(tokenizer, refined) if is_scored else None,
@@ -261,6 +262,13 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _shown(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chat as people read it, whose pictures are placeholders."""
+    if not has_pictures(chat):
+        return chat
+    return [{**message, "content": for_people(message["content"] or "")} for message in as_text(chat)]
 
 
 def read_tokens(
@@ -375,6 +383,11 @@ def read_sequences(batch: KVBatchMeta) -> list[tuple[list[int], list[int]]]:
     data = read(batch, "prompts", "responses")
     prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
     return [(prompt.tolist(), response.tolist()) for prompt, response in zip(prompts, responses, strict=True)]
+
+
+def read_chats(batch: KVBatchMeta) -> list[list[dict[str, Any]]]:
+    """Read the messages of every row's prompt, with its pictures."""
+    return [list(chat) for chat in objects(read(batch, "raw_prompt")["raw_prompt"])]
 
 
 def read_rewards(batch: KVBatchMeta) -> list[float]:

@@ -63,7 +63,8 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         self.rescues = read_blocks(config).constraint.rescues
         self.groups: dict[str, Group] = {}
         own = copy.deepcopy(self.tokenizer)  # a fast one is changed while it encodes, and verl's threads use it too
-        self.refine_worker = RefineWorker(config, own, self.reward_loop_worker_handles, "")
+        processor = self.model_config.processor
+        self.refine_worker = RefineWorker(config, own, processor, self.reward_loop_worker_handles, "")
 
     def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Refine with these replicas from now on."""

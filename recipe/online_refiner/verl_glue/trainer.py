@@ -155,6 +155,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.workers = RefineWorkers(
             self.config,
             self.tokenizer,
+            self.processor,
             self.reward_loop_manager.reward_loop_workers,
             self.config.actor_rollout_ref.rollout.agent.num_workers,
         )

@@ -133,7 +133,7 @@ def main() -> None:
     replica = Replica.options(max_concurrency=100).remote(answer)
     reward = Reward.remote()
     client = RefinerClient(servers={"one": replica}, config=blocks.refiner)
-    workers = RefineWorkers(config, tokenizer, [reward], 2)
+    workers = RefineWorkers(config, tokenizer, None, [reward], 2)
     stages = Stages(config, blocks, workers)
     pids = ray.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in workers.start()])
 

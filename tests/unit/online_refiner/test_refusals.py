@@ -11,7 +11,7 @@ from refiner_worker.client import RunEndedError
 def test_a_session_of_several_rows_is_refused() -> None:
     rows = KVBatchMeta(keys=["a_0_0", "a_0_1"], tags=[{}, {}], partition_id="train")
     with pytest.raises(ValueError, match="several rows for a session.*agent_name.*constraint.mode=none"):
-        refuse(rows, is_reward_model_colocated=False)
+        refuse(rows, [], is_reward_model_colocated=False)
 
 
 def test_a_step_with_too_few_rollouts_ends_the_run() -> None:
