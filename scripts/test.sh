@@ -36,6 +36,18 @@ browser() {
         echo "test: chromium could not be installed; the tests of a run's page in a browser are skipped"
     fi
 }
+# What models that see need beside it (requirements/images.txt). Where torch is no CUDA build, the library of PyPI's build
+# cannot be loaded, and two registrations of its Python code, of functions for boxes, would raise.
+images() {
+    if [ -d .venv/images/torchvision ]; then return; fi
+    PATH="$PATH:$(python3 -m site --user-base || true)/bin"
+    if ! uv pip install --quiet --python .venv/bin/python --no-deps --target .venv/images \
+        -r requirements/images.txt 2>/dev/null; then
+        echo "test: requirements/images.txt could not be installed; the tests of images are skipped"
+    elif ! PYTHONPATH=.venv/images .venv/bin/python -c "import torchvision" 2>/dev/null; then
+        sed -i 's/^@torch.library.register_fake("torchvision::q\?nms")$/# &/' .venv/images/torchvision/_meta_registrations.py
+    fi
+}
 chosen="not slow and not gpu" failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
@@ -83,6 +95,7 @@ case $what in
         optional evalplus evaluation
         chat_templates
         browser
+        images
         "$what" "$@"
         ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;

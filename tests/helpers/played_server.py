@@ -104,7 +104,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a chat."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server, message = self.server, body["messages"][-1]["content"]
+        server, content = self.server, body["messages"][-1]["content"]
+        message = content if isinstance(content, str) else json.dumps(content)
         with server.lock:
             server.bodies.append(body)
             server.keys.add(self.headers["authorization"])

@@ -6,6 +6,8 @@ They need the packages of ``requirements/images.txt``, which ``scripts/test.sh``
 from pathlib import Path
 from typing import Any
 
+PACKAGES = Path(__file__).parents[2] / ".venv" / "images"
+"""The folder with those packages. Where it is not on the path, models read text as if they were not there."""
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 SPECIAL = (
     "<|endoftext|>",
@@ -27,12 +29,12 @@ TEXT = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "max_position_embeddings": 2048,
     "initializer_range": 0.1,
 }
-ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
 PIXELS = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
 """The sizes of a picture between which the processor resizes: 1 to 4 tokens of Qwen2.5-VL."""
 
@@ -87,11 +89,13 @@ def vision_model(family: str, tokenizer: Any) -> Any:
     shared = {"spatial_merge_size": 2, "temporal_patch_size": 2}
     torch.manual_seed(0)
     if family == "qwen2_5_vl":
-        text |= {"rope_parameters": {**ROPE, "mrope_section": [2, 3, 3]}}
+        text |= {"rope_parameters": ROPE}
         vision |= {**shared, "patch_size": 14, "window_size": 112, "fullatt_block_indexes": [1]}
         config: Any = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **common)
         return Qwen2_5_VLForConditionalGeneration(config)
-    text |= {"head_dim": 16, "rope_parameters": {**ROPE, "mrope_section": [2, 3, 3], "mrope_interleaved": True}}
+    # vLLM on a CPU asks for the text model's architecture, which transformers does not write.
+    text |= {"head_dim": 32, "architectures": ["Qwen3ForCausalLM"]}
+    text |= {"rope_parameters": {**ROPE, "mrope_interleaved": True}}
     vision |= {**shared, "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
     return Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision, **common))
 

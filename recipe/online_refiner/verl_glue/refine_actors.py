@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
+from verl.utils.dataset.rl_dataset import get_dataset_class
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
@@ -65,8 +66,10 @@ class RefineWorker:
         refiner, self._constraint = blocks.refiner, blocks.constraint
         self._differs_by_source = blocks.differs_by_source
         self._tokenizer, self._name = tokenizer, name
-        self._sight = None if processor is None else Sight(processor=processor, data=config.data)
+        self._sight: Sight | None = None
         if processor is not None:
+            dataset_class = get_dataset_class(config.data)
+            self._sight = Sight(processor=processor, data=config.data, dataset_class=dataset_class)
             tokenizer.chat_template = processor.chat_template  # with which verl writes the policy's prompts
         rollout, model = config.actor_rollout_ref.rollout, config.reward.reward_model
         self._share_measured = NUM_EDIT_DISTANCES / (config.data.train_batch_size * rollout.n)

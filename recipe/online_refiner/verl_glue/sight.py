@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.utils.dataset.rl_dataset import get_dataset_class
 from verl.utils.tokenizer import get_processor_token_id
 
 from refiner_worker.pictures import Pictures, Prompt, has_pictures
@@ -18,6 +17,8 @@ class Sight:
     """The processor of a model that sees."""
     data: DictConfig
     """verl's block ``data``."""
+    dataset_class: Any
+    """The class that reads the data, which finds the images in messages (``get_dataset_class`` of verl)."""
 
     async def look(self, messages: list[dict[str, Any]], prompt_ids: list[int]) -> list[int]:
         """Return a prompt of the policy with its pictures, which its messages hold; a text as it is.
@@ -29,7 +30,7 @@ class Sight:
         """
         if not has_pictures(messages):
             return prompt_ids
-        images, *_ = await get_dataset_class(self.data).process_multi_modal_info(
+        images, *_ = await self.dataset_class.process_multi_modal_info(
             messages, image_patch_size=self.processor.image_processor.patch_size, config=self.data
         )
         token = get_processor_token_id(self.processor, "image")

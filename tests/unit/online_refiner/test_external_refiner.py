@@ -1,6 +1,8 @@
 """A refiner by URL whose server does whatever a stranger's server may do: it costs refinements, and tells no key."""
 
 import asyncio
+import base64
+import io
 import json
 import logging
 import os
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 from checked_run import checked, error_of
 from omegaconf import DictConfig
+from PIL import Image
 from played_server import MODEL, Reply, Server, chat, error, serving, several
+from tiny_vision import vision_tokenizer
 from transformers import AutoTokenizer
 from waiting import comes_true
 
@@ -21,6 +25,7 @@ from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine.group import Refiner
 from refiner_worker.config import TEMPLATES, External, read_refiner
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
+from refiner_worker.pictures import Pictures, Prompt
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.sources import RefinerBySource
 from refiner_worker.text.thoughts import Thoughts
@@ -49,13 +54,13 @@ def config(*urls: str, **changes: Any) -> External:
 
 
 def refined(
-    client: ExternalClient, tokenizer: Any, number: int = FEW, thoughts: Thoughts | None = None
+    client: ExternalClient, tokenizer: Any, number: int = FEW, thoughts: Thoughts | None = None, **prompt: Any
 ) -> list[Refinement]:
-    return asyncio.run(stage(client, tokenizer, number, thoughts))
+    return asyncio.run(stage(client, tokenizer, number, thoughts, **prompt))
 
 
 async def stage(
-    client: ExternalClient, tokenizer: Any, number: int, thoughts: Thoughts | None = None
+    client: ExternalClient, tokenizer: Any, number: int, thoughts: Thoughts | None = None, **prompt: Any
 ) -> list[Refinement]:
     """Refine so many responses, each alone in its group; every answer gets the same reward."""
 
@@ -72,10 +77,10 @@ async def stage(
         max_model_len=4096,
         max_response_tokens=MAX_TOKENS,
     )
-    said, ids = [{"role": "user", "content": "Say yes."}], [[*tokenizer.encode(f"No {n}."), end] for n in range(number)]
+    ids = [[*tokenizer.encode(f"No {n}."), end] for n in range(number)]
+    asked = {"messages": [{"role": "user", "content": "Say yes."}], "prompt_ids": [1], **prompt}
     rollouts = (
-        Rollout(key=f"u{n}_0_0", messages=said, prompt_ids=[1], response_ids=one, reward=0.0, reward_columns={})
-        for n, one in enumerate(ids)
+        Rollout(key=f"u{n}_0_0", response_ids=one, reward=0.0, reward_columns={}, **asked) for n, one in enumerate(ids)
     )
     tasks = (refiner.refine_group([one]) for one in rollouts)
     found = await asyncio.wait_for(asyncio.gather(*tasks), client.config.request_timeout_s + 20)
@@ -258,6 +263,48 @@ def test_what_is_sent_and_what_it_costs(tokenizer: Any) -> None:
     kept = {"top_k": 3, "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": MAX_TOKENS}
     assert server.bodies == [{"model": MODEL, "messages": [{"role": "user", "content": words}], **kept}]
     assert (found.num_prompt_tokens, found.num_generated_tokens) == (11, 7)
+
+
+RED, BLUE = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+
+
+def two_pictures(tokenizer: Any) -> dict[str, Any]:
+    """Return a prompt with two pictures, as a refine worker has it."""
+    parts = [{"type": "image", "image": RED}, {"type": "image", "image": BLUE}, {"type": "text", "text": "Which?"}]
+    messages = [{"role": "user", "content": parts}]
+    ids = tokenizer.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    token = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    return {"messages": messages, "prompt_ids": Prompt(ids, Pictures.in_prompt(ids, [RED, BLUE], token))}
+
+
+def test_a_server_receives_the_pictures_of_a_prompt() -> None:
+    tokenizer = vision_tokenizer()
+    with serving(always(GOOD)) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url))
+        found = refined(client, tokenizer, FEW, **two_pictures(tokenizer))
+    assert {one.verdict for one in found} == {Verdict.ACCEPTED} and server.num_asked == FEW
+    for body in server.bodies:
+        parts = body["messages"][0]["content"]
+        sent = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+        read = [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) for url in sent]
+        assert [image.tobytes() for image in read] == [RED.tobytes(), BLUE.tobytes()]
+        assert sum("Which?" in part.get("text", "") for part in parts) == 1
+
+
+def test_a_server_that_refuses_pictures_is_one_line_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Prompts of text are refined beside."""
+    tokenizer = vision_tokenizer()
+    reply = error(400, f"this model does not see, {KEY}")
+    with serving(lambda message, _: reply if "image_url" in message else GOOD) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url))
+        found = refined(client, tokenizer, FEW, **two_pictures(tokenizer))
+        texts = refined(client, tokenizer, FEW)
+    said = f"{server.url} answers 400 Bad Request to a question with images"
+    assert {(one.verdict, one.text) for one in found} == {(Verdict.REQUEST, said)}
+    assert {one.verdict for one in texts} == {Verdict.ACCEPTED} and client.servers
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 1 and said in warned[0] and "serve a model that sees" in warned[0]
+    tells_no_key(caplog.text)
 
 
 @pytest.mark.parametrize(
