@@ -1,18 +1,22 @@
 """Rows in a real queue: how a worker reads them, and the parts that workers get."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import own_queue
 import pytest
 import transfer_queue as tq
+from PIL import Image
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
+from tiny_vision import vision_tokenizer
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.patches import RewardLoopWorker
-from recipe.online_refiner.verl_glue.refine_actors import RefineWorker
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorker, refuse
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,3 +104,49 @@ def test_ranks_get_rows_of_about_equal_length() -> None:
     totals = [sum(tag["seq_len"] for tag in part.tags) for part in chosen.chunk(2)]
     assert max(totals) - min(totals) <= 4, "in order of length one rank would have 10 tokens and the other 30"
     assert chosen.fields == ["x"] and sorted(chosen.keys) == keys
+
+
+def with_picture() -> list[dict[str, Any]]:
+    """Return a chat with a picture and a question."""
+    parts = [{"type": "image", "image": Image.new("RGB", (8, 8))}, {"type": "text", "text": "What is it?"}]
+    return [{"role": "user", "content": parts}]
+
+
+def session_rows(chat: list[dict[str, Any]], **columns: Any) -> tuple[KVBatchMeta, list[Rollout]]:
+    """Return rows that verl has rewarded, and what a worker reads of them."""
+    common = {"extra_fields": [{}] * 4, "num_turns": [2] * 4, "metrics": [{"compute_score": 0.1}] * 4}
+    batch = refined_rows(raw_prompt=[chat] * 4, **common, **columns)
+    return batch, queue.read_rollouts(batch)
+
+
+def test_pixels_are_not_read_to_refine_prompts_with_pictures() -> None:
+    """The rows lack the column: to read it would raise an error."""
+    batch, rollouts = session_rows(with_picture())
+    one_turn = [row for row, rollout in enumerate(rollouts) if not rollout.start]
+    assert one_turn
+    refuse(queue.rows_of(batch, one_turn), [rollouts[row] for row in one_turn], is_reward_model_colocated=False)
+
+
+def test_pictures_in_a_session_of_several_turns_are_refused() -> None:
+    batch, rollouts = session_rows(with_picture())
+    assert any(rollout.start for rollout in rollouts)
+    with pytest.raises(ValueError, match="several turns begins with images.*agent_name"):
+        refuse(batch, rollouts, is_reward_model_colocated=False)
+
+
+def test_pictures_of_a_tool_are_refused() -> None:
+    chat = [{"role": "user", "content": "Look it up."}]
+    text: dict[str, Any] = {"mm_token_type_ids": 0}
+    batch, rollouts = session_rows(chat, multi_modal_inputs=[text] * 4)
+    refuse(batch, rollouts, is_reward_model_colocated=False)
+    batch, rollouts = session_rows(chat, multi_modal_inputs=[{"pixel_values": 1}] * 4)
+    with pytest.raises(ValueError, match="a tool's images would not reach the refiner"):
+        refuse(batch, rollouts, is_reward_model_colocated=False)
+
+
+def test_a_record_has_a_placeholder_for_a_picture() -> None:
+    columns = {"extra_fields": [{}] * 4, "raw_prompt": [with_picture()] * 4, "refine_detail": [""] * 4}
+    batch = refined_rows(**columns)
+    records = queue.read_records(batch.select_keys(KEYS[1:2]), vision_tokenizer())
+    assert records[0]["prompt"] == [{"role": "user", "content": "<image>What is it?"}]
+    json.dumps(records)
