@@ -60,7 +60,7 @@ def vision_tokenizer() -> Any:
 
 
 def vision_model(family: str, tokenizer: Any) -> Any:
-    """Return a random model of a family with two layers of text and two of vision."""
+    """Return a random model: two layers for text, two for vision."""
     import torch
     from transformers import (
         Qwen2_5_VLConfig,
