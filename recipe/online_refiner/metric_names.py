@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from recipe.online_refiner.method.constraint import Mean
+from recipe.online_refiner.method.constraint import Constraint, Mean
 from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Verdict
+from recipe.online_refiner.method.penalty import PenaltyPart
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +56,37 @@ def counted(name: str) -> Callable[[Any], float]:
 def one_each(state: Any) -> float:
     """Return 1: the metric is one number of each mini-batch."""
     return 1.0
+
+
+def meanings_of(constraint: Constraint) -> dict[str, str]:
+    """Return the meaning in words of each metric that a constraint alone has, by name."""
+    return {name: one if isinstance(one, str) else one.meaning for name, one in constraint.MEANING.items()}
+
+
+def meaning_refusal(constraint: Constraint) -> str | None:
+    """Return one line if ``MEANING`` of a constraint lacks its metrics, the words for one, or the count of a mean."""
+    said, own, penalty = f"constraint.mode={constraint.mode}", type(constraint), constraint.penalty
+    meanings = meanings_of(constraint)
+    if wordless := [name for name, text in meanings.items() if not text.strip()]:
+        return f"{said}: {own.__name__}.MEANING has no words for {wordless[0]}; {to_declare(wordless[0])}"
+    counts = {*MEANING, *meanings}
+    for name, one in constraint.MEANING.items():
+        if isinstance(one, Mean) and isinstance(one.over, str) and one.over not in counts:
+            return f"{said}: {own.__name__}.MEANING: {name} is a mean over {one.over}; {to_declare(one.over)}"
+    writers: list[type] = [] if own.pair_metrics is Constraint.pair_metrics else [own]
+    writers += [] if penalty is None or type(penalty).metrics is PenaltyPart.metrics else [type(penalty)]
+    if not writers or meanings:
+        return None
+    method = "pair_metrics" if writers[0] is own else "metrics"
+    return (
+        f"{said}: {writers[0].__name__}.{method} computes metrics, and {own.__name__}.MEANING is empty; "
+        f"{to_declare('constraint/NAME')}"
+    )
+
+
+def to_declare(name: str) -> str:
+    """Return what to write into a constraint's class so that it has a metric of this name."""
+    return f'write what each metric means, such as MEANING: ClassVar = {{"{name}": "charged responses"}}'
 
 
 SECONDS = "timing_s/"

@@ -10,11 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from recipe.online_refiner import metric_names
-from recipe.online_refiner.method.constraint import Mean
+from recipe.online_refiner.method.constraint import Constraint, Mean
 from recipe.online_refiner.method.modes import CONSTRAINTS
 from recipe.online_refiner.method.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
 from recipe.online_refiner.method.step import StepState
 from recipe.rewarding.answers import as_number
+from refiner_worker.client import RunEndedError
 
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Metrics of one constraint, which steps of other runs do not have."""
@@ -55,6 +56,20 @@ def of_step(parts: list[StepState], own: Mapping[str, str | Mean] = OF_CONSTRAIN
             weighed = weighed or [(value, 1.0) for value in values]
             combined[name] = sum(value * weight for value, weight in weighed) / sum(weight for _, weight in weighed)
     return combined
+
+
+def declared(constraint: Constraint, found: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the metrics that a constraint or its penalty has computed, all of which are in its ``MEANING``.
+
+    Raises:
+        RunEndedError: If one is not: a step of several mini-batches would lose it.
+    """
+    if lacking := [name for name in found if name not in constraint.MEANING]:
+        raise RunEndedError(
+            f"constraint.mode={constraint.mode}: {type(constraint).__name__}.MEANING lacks the metric {lacking[0]}, "
+            f"which the constraint computes; {metric_names.to_declare(lacking[0])}"
+        )
+    return found
 
 
 def zeros() -> dict[str, float]:

@@ -17,7 +17,7 @@ from recipe.online_refiner.method.asks import Blocks, Reference
 from recipe.online_refiner.method.eq6 import NONE
 from recipe.online_refiner.method.imitation import ImitationPart
 from recipe.online_refiner.method.pairs import Column, Pair, Refinement, Rollout, Turn, Verdict
-from recipe.online_refiner.method.penalty import PenaltyPart
+from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart
 from refiner_worker.keys import BLOCK, Source
 from refiner_worker.text.thoughts import Thoughts
 
@@ -251,7 +251,21 @@ def refusal_of(constraint: Constraint, config: DictConfig, blocks: Blocks) -> st
         line = constraint.penalty.refusal(constraint.mode, config)
     if line is None and constraint.imitation is not None:
         line = constraint.imitation.refusal(constraint.mode, config, blocks)
+    line = line or _counterparts_refusal(constraint)
     return constraint.eta_refusal() if line is None and isinstance(constraint, Weighted) else line
+
+
+def _counterparts_refusal(constraint: Constraint) -> str | None:
+    """Return one line if the penalty charges by counterparts and the constraint's class gives no token one."""
+    penalty, own = constraint.penalty, type(constraint)
+    is_read = isinstance(penalty, Eq6Penalty) or (penalty is not None and "refine_counterparts" in penalty.reads)
+    if not is_read or own.counterparts is not Constraint.counterparts:
+        return None
+    return (
+        f"constraint.mode={constraint.mode}: {type(penalty).__name__} charges by refine_counterparts, and "
+        f"{own.__name__} gives no token a counterpart; make it a subclass of Aligned "
+        "(recipe.online_refiner.method.modes), or define its method counterparts"
+    )
 
 
 def describe(constraint: Constraint) -> str:

@@ -9,19 +9,21 @@
 | ``penalty`` in place | each token of a by pi_0 that has read a' | - | - | 0.03 |
 | ``sft`` in place | the same | - | every token of a' has weight 1 | 0.03 |
 
-A mode of one's own is a subclass of ``Aligned`` (which has a', its gate and its alignment), of a mode's class, or of
-``Weighted`` (which uses no refinement unless ``is_used`` is overridden), in a module of one's own:
-``constraint.mode=my_module:MyConstraint`` (``examples/own_constraint``).
+A mode of one's own is a class in a module of one's own: ``constraint.mode=my_module:MyConstraint``
+(``examples/own_constraint``). It is a subclass of ``Gated``, which has the key ``reward_gate``; of ``Aligned``, which
+has the key ``alignment`` too, if it charges by the counterparts of Eq. 6; of a mode's class; or of ``Weighted``, which
+uses no refinement unless ``is_used`` is overridden.
 """
 
 import importlib
+import inspect
 import sys
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from omegaconf import DictConfig
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 
 from recipe.online_refiner.method import eq6
 from recipe.online_refiner.method.asks import Blocks
@@ -42,19 +44,25 @@ class Unconstrained(Constraint):
 
 
 @dataclass(kw_only=True, config=BLOCK)
-class Aligned(Weighted):
-    """A constraint on the tokens of a', each of which may have a counterpart in a. It is no mode itself."""
+class Gated(Weighted):
+    """A constraint whose refinements act on the policy if the reward gate lets them through. It is no mode itself."""
 
     reward_gate: bool = True
     """Which refinements act. ``true``: those with a higher reward (Eq. 6). ``false``: all with a reward (the paper's
     ablation)."""
-    alignment: Literal["position", "diff"] = "position"
-    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
-    that the edit changed."""
 
     def is_used(self, verdict: Verdict) -> bool:
         """Return whether a refinement acts on the policy: whether the reward gate lets it through."""
         return lets_through(verdict, reward_gate=self.reward_gate)
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Aligned(Gated):
+    """A constraint that pairs tokens of a with tokens of a', as Eq. 6 does. It is no mode itself."""
+
+    alignment: Literal["position", "diff"] = "position"
+    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
+    that the edit changed."""
 
     def counterparts(self, turn: Turn) -> list[int]:
         """Return c(t) of each token of the turn by the key ``alignment``."""
@@ -208,7 +216,8 @@ def own_constraint(mode: str) -> type[Constraint]:
     """Return a class outside the package by ``module:Class``. Every process of a run imports its module.
 
     Raises:
-        ValueError: If there is no such module or class on this machine, or the class is no constraint.
+        ValueError: If there is no such module or class on this machine, the class is no constraint, or it has keys and
+            no decorator that makes them keys.
     """
     module, _, name = mode.partition(":")
     try:
@@ -229,4 +238,21 @@ def own_constraint(mode: str) -> type[Constraint]:
             "recipe.online_refiner.method.constraint.Constraint; set constraint.mode to one, such as "
             "my_module:MyConstraint"
         )
+    if keys := undecorated_keys(found):
+        raise ValueError(
+            f"constraint.mode={mode}: {', '.join(keys)} of module {module} is no key, because the class lacks its "
+            "decorator; write @dataclass(kw_only=True, config=BLOCK) above the class, with dataclass of "
+            "pydantic.dataclasses and BLOCK of refiner_worker.keys"
+        )
     return found
+
+
+def undecorated_keys(found: type[Constraint]) -> list[str]:
+    """Return the annotated fields, as ``Class.field``, of a constraint and its bases that lack pydantic's decorator."""
+    return [
+        f"{one.__name__}.{name}"
+        for one in found.__mro__
+        if issubclass(one, Constraint) and not is_pydantic_dataclass(one)
+        for name, annotation in inspect.get_annotations(one).items()
+        if "ClassVar" not in str(annotation)
+    ]

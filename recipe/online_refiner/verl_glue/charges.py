@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import metric_names
+from recipe.online_refiner import metric_names, metrics
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.method.eq6 import penalty_inputs, since
 from recipe.online_refiner.method.in_place import InPlacePenalty
@@ -65,7 +65,8 @@ class Charges:
         queue.write_column(some, "refine_charged", charged)
         totals = zip((-charged.sum(-1)).tolist(), turn_mask.sum(-1).tolist(), strict=True)
         state.charged = {row: Divergence(*total) for row, total in zip(rows, totals, strict=True)}
-        state.metrics.update(penalty.metrics(charged, data, turn_mask))
+        own = penalty.metrics(charged, data, turn_mask)
+        state.metrics.update(metrics.declared(self._blocks.constraint, own))
 
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Add the penalty to the rewards if it acts there. Return the rewards without it; None if no row pays."""

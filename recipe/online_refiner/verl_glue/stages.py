@@ -112,7 +112,7 @@ class Stages:
         recent = [pair for row, pair in known.items() if row not in restored]
         state.metrics.update(metrics.streaming_metrics(recent, state.started_at))
         state.metrics.update(metrics.refine_metrics(state))
-        state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
+        state.metrics.update(metrics.declared(constraint, constraint.pair_metrics(list(state.pairs.values()))))
         self._record(batch, state)
 
     def _refine_missing(

@@ -3,6 +3,9 @@
 import json
 import math
 import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +20,11 @@ from recipe.online_refiner.method.constraint import Weighted, row_columns
 from recipe.online_refiner.method.modes import CONSTRAINTS, read_constraint
 from recipe.online_refiner.method.pairs import Pair, Refinement, Turn, Verdict
 from recipe.online_refiner.method.step import StepState
+from recipe.online_refiner.metrics import declared
 from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, joined
 from recipe.online_refiner.verl_glue.rows import TAG, pair_of
 from recipe.online_refiner.verl_glue.stages import Stages
+from refiner_worker.client import RunEndedError
 from refiner_worker.engines import ABSENT
 
 README = Path(__file__).parents[3] / "examples" / "own_constraint" / "README.md"
@@ -49,6 +54,123 @@ def test_a_class_is_found_by_its_module(mode: str, said: str | None) -> None:
         read_constraint({"mode": mode})
 
 
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return a function that writes a module with a class ``Mine`` and returns the name of its mode."""
+
+    def write(body: str) -> str:
+        name = re.sub(r"\W", "_", request.node.name)
+        (tmp_path / f"{name}.py").write_text(HEAD + textwrap.dedent(body))
+        monkeypatch.syspath_prepend(tmp_path)
+        return f"{name}:Mine"
+
+    return write
+
+
+HEAD = """
+from functools import cached_property
+from typing import ClassVar
+import dataclasses
+from pydantic.dataclasses import dataclass
+from recipe.online_refiner.method.constraint import Mean
+from recipe.online_refiner.method.modes import Aligned, Gated, Sft
+from recipe.online_refiner.method.penalty import Eq6Penalty, PenaltyPart
+from refiner_worker.keys import BLOCK
+
+class Toll(PenaltyPart):
+    def metrics(self, charged, data, turn_mask):
+        return {"constraint/tolls": len(charged)}
+"""
+OF_PAIRS = """
+@dataclass(kw_only=True, config=BLOCK)
+class Mine(Sft):
+    MEANING: ClassVar = {MEANING}
+    def pair_metrics(self, pairs):
+        return {"constraint/pairs": len(pairs)}
+"""
+OF_PENALTY = """
+@dataclass(kw_only=True, config=BLOCK)
+class Mine(Gated):
+    @cached_property
+    def penalty(self):
+        return Toll()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (OF_PAIRS.replace("{MEANING}", "{}"), "Mine.pair_metrics computes metrics, and Mine.MEANING is empty; write "),
+        (
+            OF_PENALTY,
+            "Toll.metrics computes metrics, and Mine.MEANING is empty; write what each metric means, such as ",
+        ),
+        (
+            OF_PAIRS.replace("{MEANING}", '{"constraint/pairs": " "}'),
+            "Mine.MEANING has no words for constraint/pairs; ",
+        ),
+        (
+            OF_PAIRS.replace("{MEANING}", '{"constraint/pairs": Mean("pairs", "constraint/lots")}'),
+            "Mine.MEANING: constraint/pairs is a mean over constraint/lots; write ",
+        ),
+    ],
+)
+def test_a_metric_without_a_meaning_is_refused(body: str, said: str, written: Callable[[str], str]) -> None:
+    mode = written(body)
+    with pytest.raises(ValueError, match=re.escape(f"constraint.mode={mode}: {said}")) as error:
+        load(composed(f"constraint.mode={mode}"))
+    assert "MEANING: ClassVar = {" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_metric_that_is_not_declared_ends_the_run(written: Callable[[str], str]) -> None:
+    mode = written(OF_PAIRS.replace("{MEANING}", '{"constraint/others": "other pairs"}'))
+    constraint = load(composed(f"constraint.mode={mode}")).constraint
+    assert declared(constraint, {"constraint/others": 1}) == {"constraint/others": 1}
+    with pytest.raises(
+        RunEndedError, match=r"Mine\.MEANING lacks the metric constraint/pairs, .*; write what"
+    ) as error:
+        declared(constraint, constraint.pair_metrics([]))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("decorator", ["", "@dataclasses.dataclass(kw_only=True)"])
+def test_keys_without_the_decorator_are_refused(decorator: str, written: Callable[[str], str]) -> None:
+    mode = written(
+        f"{decorator}\nclass Mine(Gated):\n    DEFAULT_ETA: ClassVar[float] = 0.01\n    my_share: float = 0.5\n"
+    )
+    with pytest.raises(ValueError, match=r"Mine\.my_share of module .* write @dataclass\(kw_only=True, config=BLOCK\)"):
+        read_constraint({"mode": mode, "my_share": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("base", "penalty", "is_refused"),
+    [("Gated", "ByCounterpart()", True), ("Gated", "Eq6Penalty(None)", True), ("Aligned", "ByCounterpart()", False)],
+)
+def test_a_penalty_by_counterparts_has_some(
+    base: str, penalty: str, is_refused: bool, written: Callable[[str], str]
+) -> None:
+    body = f"""
+    class ByCounterpart(PenaltyPart):
+        reads = ("refine_counterparts",)
+
+    class Mine({base}):
+        @cached_property
+        def penalty(self):
+            return {penalty}
+    """
+    config = composed(f"constraint.mode={written(body)}")
+    if not is_refused:
+        assert load(config).constraint.penalty is not None
+        return
+    with pytest.raises(ValueError, match="charges by refine_counterparts, and Mine gives .* make it a subclass of Al"):
+        load(config)
+
+
+def test_a_class_without_keys_of_its_own_needs_no_decorator(written: Callable[[str], str]) -> None:
+    mode = written("class Mine(Sft):\n    DEFAULT_ETA: ClassVar[float] = 0.5\n")
+    assert read_constraint({"mode": mode}).first_eta == 0.5
+
+
 def test_its_keys_are_its_fields() -> None:
     found = load(composed("constraint.mode=soft:Soft", "constraint.alignment=diff")).constraint
     assert isinstance(found, Weighted) and found.first_eta == 0.03
@@ -62,6 +184,7 @@ def test_the_readme_has_a_constraint_that_works(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     found = load(composed("constraint.mode=readme_constraint:MyConstraint", "constraint.reward_gate=false")).constraint
     assert found.penalty is not None and found.penalty.place("grpo") == "advantages" and found.imitation is None
+    assert "alignment" not in {field.name for field in fields(found)}, "its penalty reads no counterparts"
     assert found.is_used(Verdict.NOT_BETTER) and found.penalty.is_charged(Pair(reward=0.0, is_used=True))
     assert found.penalty.charge({}, torch.tensor([[0, 1, 1]])).tolist() == [[0.0, -1.0, -1.0]]
 

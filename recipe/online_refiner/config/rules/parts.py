@@ -1,5 +1,6 @@
 """Rules on the needs of the training engine, the refiner and the constraint."""
 
+from recipe.online_refiner import metric_names
 from recipe.online_refiner.config import megatron
 from recipe.online_refiner.method.constraint import refusal_of
 from recipe.preflight.rules import PlannedRun, rule
@@ -19,5 +20,6 @@ def refiner_goes_with_the_rest(run: PlannedRun) -> str | None:
 
 @rule("config")
 def constraint_goes_with_the_rest(run: PlannedRun) -> str | None:
-    """The constraint goes with estimator, loss, refiner and placement (``method``, a class a mode)."""
-    return refusal_of(run.blocks.constraint, run.config, run.blocks)
+    """The constraint goes with estimator, loss, refiner and placement (a class a mode); its metrics have a meaning."""
+    constraint = run.blocks.constraint
+    return refusal_of(constraint, run.config, run.blocks) or metric_names.meaning_refusal(constraint)
