@@ -69,7 +69,8 @@ def pictures(arms: list[Arm]) -> Iterator[dict[str, Any]]:
     """Yield each picture that has numbers: its title, caption, arm (None: all) and plotly figure."""
     scored = sorted({name for arm in arms for name in arm.table if name.startswith("val-core/")})
     titles = {f"Validation: {name.removeprefix('val-core/')}": ("on held-out data", (name,)) for name in scored[:4]}
-    for title, (caption, metrics) in {**LINES, **titles}.items():
+    own = {name: (said, (name,)) for arm in arms for run in arm.runs for name, said in run.meanings.items()}
+    for title, (caption, metrics) in {**LINES, **titles, **own}.items():
         figure = go.Figure()
         for (index, arm), (number, metric) in itertools.product(enumerate(arms), enumerate(metrics)):
             _add_line(figure, arm, metric, arm.name, COLOURS[index % len(COLOURS)], is_second=number > 0)

@@ -43,6 +43,8 @@ class Run:
     """The results of :func:`contest` on all records."""
     starts: list[dict[str, Any]] = field(default_factory=list)
     """The starts of the run, in order (``recipe/runs/starts.py``); empty for a run of an earlier release."""
+    meanings: dict[str, str] = field(default_factory=dict)
+    """The meaning of each metric that only the run's constraint has; empty for a run of an earlier release."""
     stage: dict[str, Any] | None = None
     """The last stage that the run wrote (``recipe/runs/files.py`` ``write_stage``)."""
 
@@ -137,6 +139,7 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     steps = {row["step"]: row for row in objects_of(lines) if "step" in row}  # of a step that was done again, the last
     run = Run(path=folder, config=config, steps=[steps[step] for step in sorted(steps)])
     run.starts = list(objects_of(content("starts.jsonl").splitlines()))
+    run.meanings = next(objects_of([content("meanings.json")]), {})
     run.stage = next(objects_of([content("stage.json")]), None)
     place = config.get("records.path")
     if place is None or system.isdir(f"{folder}/refinements"):  # one that was moved has its own

@@ -1,7 +1,8 @@
 """The files of a run: its directory, and the records of its rollouts.
 
 The directory holds ``config.yaml`` (resolved), ``starts.jsonl`` (one object a start: date, command, versions),
-``metrics.jsonl`` (one object a step), ``stage.json`` (what the run does now), ``refinements/`` and ``checkpoints/``.
+``metrics.jsonl`` (one object a step), ``meanings.json`` (the metrics that only the run's constraint has),
+``stage.json`` (what the run does now), ``refinements/`` and ``checkpoints/``.
 What was done after the checkpoint that a run resumes from is kept in ``metrics.undone.jsonl`` and
 ``refinements/undone/``.
 
@@ -100,6 +101,10 @@ class RunDir:
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved; the file is replaced as a whole."""
         _replace(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
+
+    def write_meanings(self, meanings: dict[str, str]) -> None:
+        """Write the meaning of each metric that only the run's constraint has, by name."""
+        _replace(self.path / "meanings.json", to_lines([meanings]))
 
     def write_start(self, start: dict[str, Any]) -> None:
         """Append a start of the run: when it was, by which command, and with which versions."""

@@ -14,6 +14,7 @@ from verl.utils.device import auto_set_device
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.config.rules.refining import STREAMING_MANAGER
+from recipe.online_refiner.metric_names import meanings_of
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, RefinedLogProbs
 from recipe.preflight.rules import MANAGER_KEY
@@ -74,6 +75,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
 
         logging.getLogger(trainer_base.__name__).addFilter(heard)
         blocks = read_blocks(config)
+        run_dir.write_meanings(meanings_of(blocks.constraint))
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
         if blocks.hosts_refiner and blocks.is_shared:

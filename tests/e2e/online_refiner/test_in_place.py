@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from recipe.report.reading import read_run
+
 OWN = Path(__file__).parents[3] / "examples" / "own_constraint"
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 SHARED = [
@@ -47,8 +49,9 @@ def test_a_job_charges_in_place(name: str, train_letters: Callable, tmp_path: Pa
 @pytest.mark.parametrize("settings", [[], DEDICATED])
 def test_a_job_with_a_constraint_of_ones_own(settings: list[str], train_letters: Callable, tmp_path: Path) -> None:
     fixed = ("refiner.template=dialogue", "constraint.mode=soft:Soft", "constraint.eta=0.1")
-    steps = train_letters(tmp_path, 2, *fixed, *settings, environment={"PYTHONPATH": str(OWN)}).steps
-    for step in steps:
+    trained = train_letters(tmp_path, 2, *fixed, *settings, environment={"PYTHONPATH": str(OWN)})
+    assert read_run(f"{tmp_path}/run").meanings.keys() == {"constraint/soft_tokens", "constraint/soft_share"}
+    for step in trained.steps:
         assert step["refiner/num_accepted"] > 0 and step["actor/sft_cross_entropy"] > 0
         # The last token of each is the written one alone, and 16 of so few tokens have most of the rest.
         assert 0.4 < step["constraint/soft_share"] < 1

@@ -12,11 +12,12 @@ from made_run import config, half_a_line, make_run, metrics, record, tokens
 
 from recipe.online_refiner.method.pairs import Verdict
 from recipe.report.command import main
+from recipe.report.curves import pictures
 from recipe.report.findings import MEANINGS, control_of, facts, findings, table
 from recipe.report.page import diff, write_page
 from recipe.report.reading import Arm, read_run, read_runs
 from recipe.report.words import VERDICTS
-from recipe.runs.files import TOKENS, Records
+from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.starts import control_command
 
 
@@ -44,6 +45,22 @@ def test_of_a_step_that_was_done_again_the_last_counts_and_half_a_line_does_not(
     assert [step["step"] for step in run.steps] == [1, 2, 3]
     assert [step["reward/mean"] for step in run.steps] == pytest.approx([-0.38, 7.0, -0.18])
     assert (run.num_records, len(run.tokens)) == (12, 3)
+
+
+def test_the_metrics_of_ones_own_constraint_have_pictures(tmp_path: Path) -> None:
+    """A metric that only one run's constraint has is drawn with its meaning, and one without a value is not."""
+    name, plain, own = (
+        "constraint/gain",
+        make_run(tmp_path / "plain"),
+        make_run(tmp_path / "own", refiner__template="x"),
+    )
+    written = RunDir(own)
+    written.write_meanings({name: "r(a') - r(a)", "mine/lost": "never written"})
+    written.write_metrics(3, {**metrics(3), name: 0.25, "mine/not_declared": 1.0})
+    found = {one["title"]: one for one in pictures(read_runs([str(plain), str(own)]))}
+    assert found[name]["caption"] == "r(a') - r(a)" and not {"mine/lost", "mine/not_declared"} & found.keys()
+    assert [(list(line["x"]), list(line["y"])) for line in found[name]["figure"]["data"]] == [([3], [0.25])]
+    assert not [title for title in found if title.startswith("constraint/") and title != name]
 
 
 def test_a_run_that_is_in_an_object_store(tmp_path: Path) -> None:
