@@ -103,9 +103,9 @@ class ExternalClient(RefinerClient):
     ) -> list[Choice]:
         """Ask for ``refiner.samples`` refinements by one request, at one server after the other until one answers.
 
-        openai's client repeats a request to the last of them after pauses. Where the text at which an answer may end
-        (``stop``) is a part of the answer, it is sent only to servers that keep it in their answers. ``bill`` counts
-        retries, and gets the numbers of tokens that the server reports.
+        At the last of the servers, openai's client repeats the request after pauses. Where the text at which an answer
+        may end (``stop``) is a part of the answer, it is sent only to servers that keep it in their answers. ``bill``
+        counts retries, and gets the numbers of tokens that the server reports.
 
         Returns:
             ``refiner.samples`` choices. Each is the thought that the server sends apart, the text, and whether the text
@@ -378,7 +378,8 @@ def chat_body(config: External, model: str, content: Content, max_new_tokens: in
 def read(said: bytes, bill: Any, config: External) -> list[Choice]:
     """Return thought and text of each of a server's answers, and whether it came to its end.
 
-    A content of several parts is their texts. vLLM calls a thought ``reasoning_content``, later ``reasoning``.
+    If a content has several parts, their texts are joined. vLLM calls a thought ``reasoning_content``, later
+    ``reasoning``.
 
     Raises:
         RefinerRequestError: If no answer is complete, or an answer holds the key, which would be recorded.

@@ -267,9 +267,10 @@ def is_filter(code: str) -> bool:
 def defines(code: str, name: str) -> bool:
     """Return whether code binds `name` by a definition, a class with such a method, an assignment or an import.
 
-    Not counted are a function without a body, an assignment from the same name or from an attribute with that name
-    (`f = s.f`), and an import of the answer itself. If the code does not compile, as in an answer that was cut short,
-    a line that begins like such a definition is enough.
+    These bindings do not count: a function without a body; an assignment whose value has the same name (`f = cache(f)`)
+    or, if the code uses names that it does not define, an attribute of that name (`f = s.f`); an import from a module
+    other than numpy and the standard library, such as the answer itself. If the code does not compile, as in an answer
+    that was cut short, a line that begins like a definition or an assignment is enough.
     """
     if name not in code:
         return False

@@ -100,9 +100,10 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
     ) -> dict[str, float | int | str | None]:
         """Grade one response without blocking verl's event loop; errors are those of `problem_of`, `score_in_thread`.
 
-        Args as verl gives them, and by `reward_kwargs` `max_concurrency`, how many judges of some 70 MB grade at once,
-        and `limits`, fields of `Limits` that differ from their defaults. Returns score (points), acc (1.0 if they are
-        full), outcome, and feedback (one line for a refiner, or "").
+        The arguments are those that verl passes, and two of `reward_kwargs`: `max_concurrency`, the number of judges
+        that grade at the same time (each takes some 70 MB), and `limits`, the fields of `Limits` that differ from their
+        defaults. The result has score (points), acc (1.0 if all points are given), outcome, and feedback (one line for
+        a refiner, or "").
         """
         bounds = Limits.given(limits)
 

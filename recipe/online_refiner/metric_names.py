@@ -4,8 +4,8 @@ The code that writes a metric and the code that reads it import its name from he
 verl's trackers take no other key (``orjson``). Metrics of one constraint alone are in its class
 (``Constraint.MEANING``). verl's own metrics stand beside them in ``metrics.jsonl``.
 
-Counts and seconds are in every step's metrics, 0 where nothing happened. A mean is there only where it was measured:
-not where the mode never measures it, and not over nothing.
+Counts and seconds are in every step's metrics, 0 where nothing happened. A step lacks a mean that the mode never
+measures, or that would be over no values.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Which attention the trained models use where flash-attn is not installed.
 
-verl asks for ``flash_attention_2`` unless ``override_config.attn_implementation`` of a model says another one
+verl asks for ``flash_attention_2`` unless ``override_config.attn_implementation`` of a model names another one
 (``verl/workers/config/model.py``). PyTorch's own attention, ``sdpa``, computes the same from verl's packed sequences
 (``use_remove_padding=true``): transformers separates them by their positions.
 """

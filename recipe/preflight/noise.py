@@ -20,7 +20,7 @@ OF_MEGATRON = dict.fromkeys(
 
 
 def quieten(config: DictConfig) -> None:
-    """Silence those lines in this process, before verl is imported; a run on Megatron keeps all of Megatron's.
+    """Silence warnings of verl and of packages that it imports; a run on Megatron keeps Megatron's warnings.
 
     verl warns of each engine that is not installed, and of a critic that no critic-free estimator has. Megatron warns
     in six modules that Apex and Transformer Engine are missing.

@@ -26,9 +26,10 @@ HOOK = f"{preload.__name__}.{preload.use_stand_in.__name__}"
 
 
 def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> None:
-    """Restart this command with an environment, most of which is read at a start only; return if it is so already.
+    """Restart this command with the variables of ``environment``; return if nothing is missing.
 
-    What the user has set stays. The launcher is the module that preloads what workers import; None: none is preloaded.
+    The command is restarted because most of these variables are read only when Python starts. Variables that the user
+    has set stay. ``launcher`` is the module that preloads what workers import; None: nothing is preloaded.
     """
     missing = {name: value for name, value in environment.items() if name not in os.environ}
     options = ["-m", launcher] if launcher and not preload.is_tried else []

@@ -1,7 +1,7 @@
-"""A reward function's answers, checked: one that is no finite number costs the answer that it rewards, and no other.
+"""Checks of what a reward function returns: if it is no finite number, only the response that it rewards is lost.
 
-Functions are called in threads or event loops that belong to others. There SystemExit and KeyboardInterrupt end the
-loop, and StopIteration leaves whoever waits for it waiting for ever (``asyncio.Future.set_exception`` refuses it).
+Reward functions are called in threads or event loops of verl. There SystemExit and KeyboardInterrupt end the loop, and
+whoever awaits a function that raises StopIteration waits for ever (``asyncio.Future.set_exception`` refuses it).
 """
 
 import asyncio

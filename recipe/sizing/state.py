@@ -50,9 +50,9 @@ class State:
 def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora_rank: int, num_gpus: int) -> State:
     """Return what FSDP keeps (``verl/workers/engine/fsdp/transformer_impl.py``).
 
-    Parameters have ``model_dtype``, by default float32, as gradients and both moments of Adam have; all are cut into
-    ``fsdp_size`` shares. Only adapters are trained where there are some. ``offload_policy`` keeps all of it in host
-    memory, and verl then leaves its own offloading alone; it is read with strategy ``fsdp2`` only.
+    Parameters, gradients and both moments of Adam have the type ``model_dtype``, by default float32, and are cut into
+    ``fsdp_size`` shares. If the model has adapters, only these are trained. With strategy ``fsdp2``, ``offload_policy``
+    keeps everything in host memory, and verl then ignores its other keys of offloading.
 
     Args:
         shape: The model.
@@ -92,10 +92,11 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
 
 
 def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gpus: int) -> State:
-    """Return what Megatron keeps: bfloat16 weights, float32 gradients (verl's ``grad_reduce_in_fp32``), 12 of Adam.
+    """Return what Megatron keeps: bfloat16 weights, float32 gradients and Adam's state.
 
-    The distributed optimizer divides the last among data-parallel ranks; experts have ranks of their own. Of the last
-    ``optimizer_cpu_offload`` keeps a share in host memory (``megatron/core/optimizer/optimizer_config.py``).
+    verl sets the gradients' type (``grad_reduce_in_fp32``). Adam's state has 12 bytes for each parameter. The
+    distributed optimizer divides it among data-parallel ranks; experts have ranks of their own.
+    ``optimizer_cpu_offload`` keeps a share of it in host memory (``megatron/core/optimizer/optimizer_config.py``).
     """
     engine = role.megatron
     tensor, pipeline = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size

@@ -60,10 +60,10 @@ def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[
 
 
 def starts(ids: Sequence[int], tokenizer: Any) -> Iterator[tuple[int, int]]:
-    """Yield the places in a text's tokens where a new character begins, and which character of the text that is.
+    """Yield each position in a text's tokens at which a new character begins, with the index of that character.
 
-    With the beginning and, unless it ends within a character, the end of the text. Example: an emoji of four bytes may
-    be four tokens, of which only the first place counts.
+    The first pair is the beginning of the text. The last pair is its end, unless the text ends within a character.
+    Example: an emoji of four bytes may be four tokens, of which only the first begins a character.
     """
     context = done = length = 0
     yield 0, 0

@@ -76,7 +76,7 @@ def _numeral(nodes: Sequence[Node], place: int) -> tuple[int, int]:
 
 
 def names_in(nodes: Nodes) -> Counter[str]:
-    r"""Return the names whose letters have an order, which a product has not: `\angle ABC`, `ABCD`, `2A7_{16}`.
+    r"""Return the names whose letters have an order, unlike the factors of a product: `\angle ABC`, `ABCD`, `2A7_{16}`.
 
     An angle may be read from either of its ends, and a triangle has its points in any order.
     """

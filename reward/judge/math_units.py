@@ -66,7 +66,7 @@ def is_same_compound(found: str, expected: str) -> bool:
 def says_another_number(found: str, expected: str) -> bool:
     r"""Return whether the text beside the numbers makes the answers differ: `3\text{ dozen}` is not 3.
 
-    A `k` in the expected answer alone may be a unit, of temperature.
+    A `k` that only the expected answer has does not count: it may be kelvin instead of thousand.
     """
     texts = [list(map(" ".join, _SAID.findall(answer))) for answer in (found, expected)]
     of_found, of_expected = (

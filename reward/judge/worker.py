@@ -1,7 +1,7 @@
-"""The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
+"""A judge is the process `python -I -S worker.py CONNECTION_FD`, which starts with an empty environment.
 
 It forks a child for each question, until the trusted process closes the connection or ends. The child is confined and
-limited: it alone looks at what answers wrote, and whatever that makes of it ends with the question.
+limited: it alone reads what answers wrote, and if such a text takes the child over, that ends with the question.
 """
 
 import contextlib

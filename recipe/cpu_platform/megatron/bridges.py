@@ -1,6 +1,7 @@
 """Every change to Megatron that ``sources.py`` cannot make, each with its reason.
 
-``tests/unit/cpu_platform/test_megatron_bridges.py`` fails when Megatron or verl mends what is bridged, or moves it.
+``tests/unit/cpu_platform/test_megatron_bridges.py`` fails when Megatron or verl fixes or moves a function that is
+replaced here.
 """
 
 import logging

@@ -17,8 +17,8 @@ from recipe.cpu_platform.megatron import bridges
 class CpuEngineConfig(McoreEngineConfig):
     """verl's block ``megatron``, which may say ``dtype: float32``.
 
-    Reason: ``verl/workers/config/engine.py:218`` (``McoreEngineConfig.__post_init__``) knows bfloat16 and float16 only,
-    which many CPUs emulate. Nothing else asks.
+    Reason: ``verl/workers/config/engine.py:218`` (``McoreEngineConfig.__post_init__``) accepts only bfloat16 and
+    float16, which many CPUs emulate. No other code checks the type.
     """
 
     def __post_init__(self) -> None:

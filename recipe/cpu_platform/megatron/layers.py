@@ -1,8 +1,7 @@
-"""Stand-ins for Transformer Engine's layers: torch's operations under its names of parameters.
+"""Stand-ins for Transformer Engine's layers, which use torch's operations and keep the names of its parameters.
 
-With these names the mappings of mbridge between Megatron's and Hugging Face's weights stay as they are
-(``mbridge/models/qwen2.py``), which Megatron's own layers without Transformer Engine do not have. Dense models with
-RMSNorm only.
+mbridge maps Megatron's weights to Hugging Face's by these names (``mbridge/models/qwen2.py``). Megatron's own layers
+for machines without Transformer Engine have other names. Only dense models with RMSNorm are supported.
 """
 
 import math

@@ -68,7 +68,7 @@ class LogitsLoss(ABC):
             config: verl's config of the actor (``ActorConfig``).
             data: A micro-batch, with ``columns``.
             student_logits: (1, tokens, vocabulary) of the rows' ``input_ids``, one row after the other, or a rank's
-                part of it. Those at a position are of the token after it.
+                part of it. The logits at a position predict the token after it.
             data_format: The layout of the logits in verl's words, such as ``thd``.
         """
 

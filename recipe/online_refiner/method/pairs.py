@@ -110,8 +110,8 @@ def luck(step: object, key: object) -> float:
 def last_turn(response_mask: list[int]) -> int:
     """Return where a session's last turn begins, from the mask of the policy's own tokens.
 
-    Example: ``last_turn([1, 1, 0, 0, 1])`` is 4: two tokens call a tool, two are its output, and one answers. Where the
-    policy did not write the end, there is no such turn: the length of the response.
+    If the policy did not write the response's last token, there is no such turn, and the result is the response's
+    length. Example: ``last_turn([1, 1, 0, 0, 1])`` is 4: two tokens call a tool, two are its output, and one answers.
     """
     start = len(response_mask)
     while start and response_mask[start - 1]:

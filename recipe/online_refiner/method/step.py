@@ -17,7 +17,7 @@ HOOKS = ("on_sample_begin", "_balance_batch", "_compute_old_log_prob", "_compute
 
 @dataclass(slots=True, kw_only=True)
 class StepState:
-    """One step of the trainer, or one of its mini-batches where it samples each by itself (``separate_async``).
+    """One step of the trainer, or one of its mini-batches if the trainer samples each apart (``separate_async``).
 
     Rows are positions in its batch, which nothing reorders after ``_balance_batch``. Example: after the refine stage of
     a step of two prompts with two responses each, ``pairs`` has the keys 0 to 3, padding after them has none.

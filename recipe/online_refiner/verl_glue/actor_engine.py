@@ -19,9 +19,9 @@ from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
 
 
 def leave_out_what_no_loss_reads(engine: BaseEngine) -> None:
-    """Make an engine an :class:`ActorEngine` if it is verl's FSDP engine itself, and not a subclass.
+    """Make an engine an :class:`ActorEngine` if its class is verl's FSDP engine itself, and not a subclass of it.
 
-    verl's registry takes one class for each name of an engine.
+    The engine's class is changed because verl's registry refuses a second class for the same kind of engine.
     """
     if type(engine) is FSDPEngineWithLMHead:
         engine.__class__ = ActorEngine
@@ -37,8 +37,8 @@ class ActorEngine(FSDPEngineWithLMHead):
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
         """Run a micro-batch of an update without its empty rows, but with at least one row.
 
-        An empty row fills a micro-batch up to its size. Where rows are padded to the longest of their micro-batch, it
-        would cost as much as that one. The number of micro-batches stays the same, so ranks stay in step.
+        An empty row fills a micro-batch up to its size. Where the rows of a micro-batch are padded, an empty row would
+        cost as much as the longest row. The number of micro-batches stays the same, so ranks stay in step.
         """
         if not forward_only and "refine_loss_mask" in micro_batch:
             is_filling = ~has_loss(micro_batch) & (micro_batch["input_ids"].offsets().diff() == 2)
@@ -105,9 +105,10 @@ def has_loss(data: TensorDict) -> Tensor:
 
 
 def first_wanted(data: TensorDict) -> Tensor:
-    """Return the first token of each row whose logits are wanted, (B,).
+    """Return the position of the first token of each row whose logits are wanted, (B,).
 
-    In a row without a loss it is the row's last token, but no token before the earliest one of the other rows.
+    A row without a loss needs no logits. Its position is that of its last token, or the earliest position of the other
+    rows if that is later.
 
     Args:
         data: Rows with jagged ``input_ids``, ``responses`` (their ends), ``loss_mask`` and maybe ``refine_loss_mask``.

@@ -58,9 +58,11 @@ def refined_sequences(data: TensorDict) -> TensorDict:
 
 
 def in_place_sequences(data: TensorDict) -> TensorDict:
-    """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS; a session without a turn is used whole.
+    """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS, as input of verl's engines.
 
-    A row that is not scored has a c of one token; its result is not used.
+    c is the prompt in which pi_0 has read the better answer (target ``in_place``), and turn is the last turn of the
+    response. A response that does not end with a turn of the policy is used whole. A row that is not scored has a c of
+    one token; its result is not used.
     """
     turns = [
         response[start:] if start < len(response) else response
@@ -180,7 +182,8 @@ class MiniBatchWorker(TrainingWorker):
 class ActorWorker(DetachActorWorker):
     """verl's actor, rollout and reference worker, which also scores refinements and learns from them.
 
-    It extends that one of verl's two which can put weights aside, as ``separate_async`` needs; else they are equal.
+    verl has two classes of workers, which differ in one point: the class that is extended here can put weights aside,
+    as ``separate_async`` needs.
     """
 
     actor_worker_cls = MiniBatchWorker

@@ -71,14 +71,16 @@ def refined_loss(
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
             ``refine_eta``, ``refine_normaliser``, ``refine_num_tokens`` and ``refine_longest`` if rows ride along.
             With the setting ``refine_loss``, a ``LogitsLoss``, also with its columns.
-        model_output: The engine's, with ``log_probs`` and what :func:`outputs_of_logits` has returned.
-        dp_group: Data-parallel process group.
-        student_logits: (1, tokens, vocabulary), or a rank's part of it.
-        data_format: Of the logits, as verl names it.
-        seen: Where the log-probs of refined rows are added; None: nowhere.
+        model_output: The engine's output, with ``log_probs`` and what :func:`outputs_of_logits` has returned.
+        dp_group: The data-parallel process group.
+        student_logits: The logits, (1, tokens, vocabulary), or a rank's part of them; None: the engine calls the loss
+            with its output.
+        data_format: The layout of the logits in verl's words, such as ``thd``.
+        seen: The list to which the log-probs of refined rows are added; None: they are not kept.
 
     Returns:
-        With the logits :func:`outputs_of_logits`. Else, summed over micro-batches and ranks, CE is this module's.
+        With ``student_logits``, the result of :func:`outputs_of_logits`. Otherwise the loss and its metrics; summed
+        over micro-batches and ranks, the loss has the CE of this module's formula.
     """
     if student_logits is not None:
         return outputs_of_logits(verl_loss, data, student_logits, data_format)
@@ -153,7 +155,7 @@ def token_losses(data: TensorDict, model_output: dict[str, Any]) -> Tensor:
 def divisor(verl_loss: partial[Loss], config: Any, data: TensorDict) -> tuple[str, dict[str, Any]]:
     """Return how the tokens' losses are summed and divided, as arguments of verl's ``agg_loss``.
 
-    The engine averages gradients over ranks, therefore the factor ``dp_size``.
+    The engine averages gradients over ranks, so the sum is multiplied by ``dp_size``.
     """
     if data["refine_normaliser"] == "accepted":
         return "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
@@ -203,7 +205,8 @@ def contexts(data: TensorDict) -> list[Tensor]:
 def joined(data: TensorDict) -> TensorDict:
     """Return a mini-batch in which the first of several equal refinements stands for all of them.
 
-    That row has the sum of their weights, in which a row's loss is linear, and all their numbers in ``refine_shown``.
+    The row's weights are the sum of theirs, which is exact because a row's loss is linear in its weights, and its
+    ``refine_shown`` has all their numbers.
     Nothing is joined if the mode has a ``LogitsLoss`` with columns, which may differ between equal refinements.
     """
     own = own_loss(data)
@@ -257,13 +260,15 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used``, ``refine_start`` and maybe ``refine_shown`` (B,), or of several a row, jagged.
+            ``refine_used``, ``refine_start`` (B,) and maybe ``refine_shown``, (B,), or jagged if a row has several
+            numbers.
         num_rows: The number of rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
-        (jagged, response length), ``refine_shown`` (jagged), and the same settings; with a ``LogitsLoss`` also its
-        columns, of 0 entries but in refined rows. Rows beyond the accepted ones have two tokens and masks of 0.
+        (jagged, response length), ``refine_shown`` (jagged), and the same settings. With a ``LogitsLoss`` they also
+        have its columns, with 0 entries in rows of responses. Rows beyond the accepted ones have two tokens and masks
+        of 0.
     """
     added = refined_rows(data)
     token = data["prompts"].unbind()[0][:1]

@@ -1,6 +1,6 @@
 """Every change that this recipe makes to verl on all machines, with its reason.
 
-``tests/unit/online_refiner/test_verl_patches.py`` fails when verl mends what is bridged here, or moves it.
+``tests/unit/online_refiner/test_verl_patches.py`` fails when verl fixes or moves a function that is replaced here.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 def end_if_most_fail(buffer: ReplayBuffer, num_wanted: int) -> ReplayBuffer:
     """Let a run end where more groups of a step fail than the step wants.
 
-    Reason: ``ReplayBufferAsync`` takes out every group with a failed session, asks for another one, and so for ever.
+    Reason: ``ReplayBufferAsync`` takes out every group with a failed session and asks for another one, without end.
     """
     evict, num_failed = buffer._evict_terminal_groups, Counter[int]()
 

@@ -146,7 +146,7 @@ def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]]
 def write_column(batch: KVBatchMeta, name: str, values: torch.Tensor) -> None:
     """Write a right-padded column over the response tokens, (B, longest response), as a jagged field.
 
-    It may be called for some rows of a step only.
+    The batch may hold only some of a step's rows; the other rows then lack the column.
     """
     lengths = [tag["response_len"] for tag in batch.tags]
     write(batch, {name: jagged([row[:length] for row, length in zip(values, lengths, strict=True)])})

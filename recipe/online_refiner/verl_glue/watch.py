@@ -1,8 +1,8 @@
 """The watch over the processes that a step waits for, so that a death ends the run instead of blocking it.
 
-verl itself watches few of them. A call to a dead Ray actor raises. A call to one that waits for a dead one never
-returns: to a rank in a collective operation, a sender of weights to an engine, a replay buffer that waits for an agent
-loop's rows. So training runs in a thread, and this one looks around meanwhile.
+verl itself watches few of them. A call to a dead Ray actor raises an error, but a call to an actor that waits for a
+dead one never returns. Such an actor is a rank in a collective operation, a sender of weights to an engine, or a replay
+buffer that waits for an agent loop's rows. So training runs in a thread, and the main thread checks the processes.
 
 Processes that can be lost without harm are not watched here: refine workers (``refine_actors.py``) and replicas of the
 refiner (``verl_glue/hosting/group.py``) are replaced.

@@ -1,9 +1,10 @@
-"""A slot: `python -I -S slot.py CONNECTION_FD SCRATCH`, started with an empty environment.
+"""A slot is the process `python -I -S slot.py CONNECTION_FD SCRATCH`, which starts with an empty environment.
 
 It loads what programs will import, tries out which layers of isolation work here, and says so. Then it forks a
 locked-down child for each request, watches its deadline, and clears up after it. It ends with the trusted process.
 
-Programs find in their memory a copy of the slot's, with what that has freed: nothing of a program may pass through it.
+Each program begins with a copy of the slot's memory, freed memory included. So nothing that a program reads or writes
+may pass through the slot, where later programs would find it.
 """
 
 import os
@@ -166,8 +167,8 @@ def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], contro
 class _Run:
     """One child process, and what the slot measures of it.
 
-    Standard output is a pipe, which the kernel moves to the file that the trusted process reads: a slot that read it
-    would leave it in memory of which all its later programs get a copy.
+    Standard output is a pipe. The kernel moves its content to the file that the trusted process reads. If the slot read
+    the pipe, all its later programs would get a copy of the content with the slot's memory.
     """
 
     def __init__(self, pid: int, cell: Cell, limits: dict[str, float], started: float, control: int) -> None:

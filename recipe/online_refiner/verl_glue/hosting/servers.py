@@ -19,8 +19,8 @@ def extract(output: Any, num_prompt_logprobs: int | None, result_dict: dict[str,
 class SamplingServer(vllm_async_server.vLLMHttpServer):
     """verl's vLLM server, which can also be asked for several samples (``n``) by one request.
 
-    Reason: ``generate`` of verl returns the first output alone. While it streams, vLLM tells of the outputs one by one;
-    at the end it tells all.
+    Reason: ``generate`` of verl returns the first output alone. vLLM sends the outputs one by one while it streams, and
+    all of them at the end.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -86,7 +86,7 @@ def _shards(index: Path) -> dict[Path, list[str]]:
 
 
 def model_shapes(weights: dict[Path, list[str]]) -> Shapes | None:
-    """Return the tensors of a model's files; None if a file's format does not tell them.
+    """Return the shape of each tensor in a model's files, by name; None if a file's format does not tell the shapes.
 
     Args:
         weights: What :func:`find_weights` has found.
@@ -108,10 +108,12 @@ def model_shapes(weights: dict[Path, list[str]]) -> Shapes | None:
 
 
 def shapes_of(path: Path) -> Shapes | None:
-    """Return the tensors of one file; None for a pickle of an old format, which does not tell how long it is.
+    """Return the shape of each tensor in one file, by name.
+
+    None for a file of torch's format before 1.6, which would have to be loaded as a whole.
 
     Raises:
-        ValueError: If the file is missing, empty, a pointer of Git LFS or cut off.
+        ValueError: If the file is missing, empty, a pointer of Git LFS, cut off, or holds no tensors by name.
     """
     if path.suffix == ".safetensors":
         return _safetensors_shapes(path)
@@ -175,10 +177,11 @@ def model_class(config: Any, *, is_critic: bool) -> Any:
 
 
 def wrong_with_shapes(config: Any, shapes: Shapes, *, is_critic: bool = False) -> str | None:
-    """Return which tensors a model's class would not find, by transformers' own loader on tensors without memory.
+    """Return one line on the tensors that a model's class would not find, by transformers' own loader.
 
-    That loader knows tied weights, names of older versions and tensors that it stacks. Tensors that no parameter takes
-    are ignored, as the loader ignores them. A critic's head may be missing if the file is a language model's.
+    The loader gets tensors without memory. It knows tied weights, names of older versions and tensors that it stacks.
+    Tensors that no parameter takes are ignored, as the loader ignores them. A critic's head may be missing if the file
+    is a language model's.
 
     Args:
         config: The model's config, as verl changes it.
