@@ -213,7 +213,8 @@ class InPlacePrompt:
     group, if that is better) and ``solution`` (the data set's); what there is not is empty. It never sees the response,
     nor what was said of it: pi_0 would copy it, and the constraint would have the wrong sign.
 
-    Args as of :class:`RefinerPrompt`; ``limit``: tokens, at most, of each text of SHOWN.
+    The arguments are those of :class:`RefinerPrompt`, except ``limit``: the largest number of tokens of each text of
+    SHOWN.
 
     Raises:
         ValueError: If the template is broken, or uses a variable that it is not given.

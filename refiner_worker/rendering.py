@@ -67,7 +67,7 @@ class BoundedTemplate:
         """Return the variable ``stop`` that the template sets; None if it sets none.
 
         Raises:
-            TemplateFailedError: If it is no text, or as in :meth:`render`.
+            TemplateFailedError: If the variable is no text, and for the reasons of :meth:`render`.
         """
         stop: str | None = _ask("stop", self.source, variables)
         return stop

@@ -166,7 +166,8 @@ def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
     """Return chat messages up to the user's last one; a text becomes one message, unless it is JSON of messages.
 
     Raises:
-        Dropped: With ``reason``: there is no message of the user, or a message is empty or no text.
+        Dropped: ``reason``: the value is no list of messages with known roles and texts, there is no message of the
+            user, or the user's last message is empty.
     """
     if isinstance(value, str) and _CHAT.match(value):
         try:

@@ -70,7 +70,7 @@ def results_in(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return what evalplus has written, by problem.
 
     Raises:
-        ValueError: If it is not of one model and setting.
+        ValueError: If the folder does not hold the results of exactly one model and setting.
     """
     files = [*folder.glob("*_eval_results.json")]
     if len(files) != 1:
@@ -83,7 +83,7 @@ def pass_at_1(dataset: str, answers: dict[str, list[dict[str, Any]]]) -> dict[st
     """Return the mean over problems of the share of answers that pass the base tests, and all tests (`+`) if they ran.
 
     Args:
-        dataset: Its name.
+        dataset: The name of the benchmark, ``humaneval`` or ``mbpp``.
         answers: evalplus' results, by problem.
     """
     import pandas  # here: --help need not wait for it

@@ -62,7 +62,7 @@ def declared(constraint: Constraint, found: Mapping[str, float]) -> Mapping[str,
     """Return the metrics that a constraint or its penalty has computed, all of which are in its ``MEANING``.
 
     Raises:
-        RunEndedError: If one is not: a step of several mini-batches would lose it.
+        RunEndedError: If ``MEANING`` lacks a metric, which a step of several mini-batches would lose.
     """
     if lacking := [name for name in found if name not in constraint.MEANING]:
         raise RunEndedError(

@@ -60,7 +60,8 @@ async def awaited(answer: Awaitable[Any]) -> Any:
     """Return what an awaitable returns.
 
     Raises:
-        RewardFunctionError: If it raises what is no Exception, or a CancelledError that nobody has asked for.
+        RewardFunctionError: If the awaitable raises something that is no Exception, or a CancelledError although
+            nothing has cancelled it.
     """
     try:
         return await answer

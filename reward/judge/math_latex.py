@@ -1,4 +1,4 @@
-r"""The parser of an answer's text: LaTeX is read by pylatexenc, and commands that only set type are dropped.
+r"""The parser of an answer's text: LaTeX is read by pylatexenc, and commands that only change the typeface are dropped.
 
 `\le`, `\leq` and `≤` are one sign, by the tables of pylatexenc and of Unicode; so are `x²` and `x^2`, `½` and
 `\frac12`, `𝟓`, `５` and `5`.

@@ -36,7 +36,7 @@ class Asker(ABC, Generic[Begun]):
         """Return how each sample begins, or why it is of no use.
 
         Raises:
-            RefinerRequestError: If nobody could answer.
+            RefinerRequestError: If no replica or server could answer.
         """
 
     @abstractmethod
@@ -44,7 +44,8 @@ class Asker(ABC, Generic[Begun]):
         """Return a whole sample.
 
         Raises:
-            RefinerRequestError: If nobody could answer, or the sample is of no use; its ``failure`` is a verdict.
+            RefinerRequestError: If no replica or server could answer, or the sample is of no use; the error's
+                ``failure`` is a verdict.
         """
 
 

@@ -55,7 +55,7 @@ class Refiner:
             The refinement of each rollout, in order.
 
         Raises:
-            RunEndedError: If nobody is left to ask.
+            RunEndedError: If no replica or server of the refiner is left.
         """
         chosen, asked = choose(self.config, rollouts), AskedOnce()
 

@@ -130,7 +130,7 @@ def scaled(config: Any, data: TensorDict) -> Any:
 def policy_loss(verl_loss: partial[Loss], data: TensorDict, model_output: dict[str, Any]) -> Loss:
     """Return verl's loss and metrics of the rows that have policy tokens; 0 and no metrics if no row has one.
 
-    Distillation takes the smallest loss of a micro-batch's tokens, which fails if there is none.
+    verl's loss is not called without rows, because the metrics of its distillation take a minimum over the tokens.
     """
     rows = data["response_mask"].to_padded_tensor(0).any(-1).nonzero().squeeze(-1).tolist()
     if not rows:

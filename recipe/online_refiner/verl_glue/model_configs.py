@@ -46,7 +46,7 @@ def _hf_config(model: DictConfig, key: str) -> Any:
     """Return a model's config, read as verl's servers read it.
 
     Raises:
-        ValueError: If it cannot be read, or does not say how long a context may be.
+        ValueError: If the config cannot be read, or does not say how long a context may be.
     """
     names = ("path", "trust_remote_code", "external_lib", *MODEL_SHAPE_KEYS)
     block: Any = OmegaConf.to_container(model, resolve=True)

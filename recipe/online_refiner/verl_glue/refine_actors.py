@@ -247,7 +247,7 @@ def refuse(rows: KVBatchMeta, rollouts: list[Rollout], *, is_reward_model_coloca
     The pixels of a prompt are not read for it: only in a session of several turns may there be others.
 
     Raises:
-        ValueError: If one is of a loop whose sessions cannot be refined; it says what to set.
+        ValueError: If a row is of an agent loop whose sessions cannot be refined; the message says what to set.
     """
     advice = (
         "set actor_rollout_ref.rollout.agent.default_agent_loop (or the data's column agent_name) to another agent "

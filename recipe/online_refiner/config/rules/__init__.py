@@ -1,6 +1,6 @@
 """Rules on the config alone, by subject (``recipe/preflight/rules.py`` describes what a rule is).
 
-A rule of one constraint or placement is in the class of that mode or placement (``refusal``). Values that verl itself
+A rule that concerns one mode or placement alone is the method ``refusal`` of its class. Values that verl itself
 refuses with a clear message have no rule here.
 """
 

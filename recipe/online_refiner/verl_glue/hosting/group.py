@@ -75,7 +75,7 @@ class RefinerGroup(HostedRefiner):
         """Make every replica ready to serve and return how many had to be started again.
 
         Raises:
-            RunEndedError: If the last one is dead and cannot be started again.
+            RunEndedError: If all replicas are dead and none of them can be started again.
         """
         awake = _run(*map(self._wakes, self._replicas.values()))
         dead = [rank for rank, is_awake in zip(self._replicas, awake, strict=True) if not is_awake]
