@@ -62,8 +62,8 @@ async def is_dead(server: ActorHandle) -> bool:
 class RefinerClient:
     """A client that sends token ids, with their pictures, to the replica with the fewest of its requests in flight.
 
-    Picklable until its first request: every Ray worker may hold one. A replica that dies is taken out of this client
-    for good; the group's next client has its successor.
+    It can be pickled until its first request: every Ray worker may hold one. A replica that dies is taken out of this
+    client for good; the group's next client has its successor.
     """
 
     servers: dict[str, ActorHandle]

@@ -1,4 +1,4 @@
-"""The typed ``refiner`` block of the config. Needs neither torch nor verl."""
+"""The typed ``refiner`` block of the config. This module needs neither torch nor verl."""
 
 import os
 import re

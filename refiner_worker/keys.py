@@ -1,4 +1,4 @@
-"""Reading a block of the config by a class whose fields are its keys. Needs neither torch nor verl."""
+"""Reading a block of the config by a class whose fields are its keys. This module needs neither torch nor verl."""
 
 import difflib
 import re

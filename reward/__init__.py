@@ -1,6 +1,6 @@
 """Rewards of code answers, the APPS score of the paper's Eq. 7 and 8, and of final answers.
 
-Standard library only, so that a reward worker and the command line start in milliseconds.
+The package imports the standard library only, so that a reward worker and the command line start in milliseconds.
 """
 
 from reward.apps import Verdict, score_from_verdicts, score_response

@@ -45,7 +45,7 @@ def score_response(
 ) -> Score:
     """Score one answer: find its code, run the tests one after the other, stop at the first error, judge them.
 
-    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads. The
+    The call blocks for as long as the tests take, at most about `limits.solution_s`. Several threads may call it. The
     defaults are the values of `Limits`, and the sandbox that this process shares.
     """
     limits = limits or Limits()

@@ -8,8 +8,8 @@ from recipe.sizing.moments import GIB, Footprint
 def refusals(found: Footprint) -> Iterator[str]:
     """Yield a line for each part of a run that cannot fit, with the key to set.
 
-    Checked are the engines that never sleep, together on one GPU; each engine's weights and the KV cache of its longest
-    request, within the engine's share of a GPU; and the certain parts on a GPU at each moment of a step.
+    The lines are about the engines that never sleep, together on one GPU; each engine's weights and the KV cache of its
+    longest request, within the engine's share of a GPU; and the certain parts on a GPU at each moment of a step.
     """
     awake = [one.share for one in found.servers if one.where == "training GPU" and not one.sleeps]
     if found.gpu and len(awake) > 1 and sum(awake) > 1:

@@ -13,27 +13,29 @@ MEASURED_S = 0.1
 
 
 def num_operations(policy: Shape, num_rollouts: int, prompt: int, response: int) -> float:
-    """Return a step's operations without refining: rollouts, their log-probs before the update, and the update.
+    """Return the floating-point operations of a step apart from refining.
+
+    They are those of the rollouts, of their log-probs before the update, and of the update.
 
     Args:
         policy: The policy's shape.
         num_rollouts: The number of responses of a step.
-        prompt: The tokens of a prompt.
-        response: The tokens of a response.
+        prompt: The number of tokens of a prompt.
+        response: The number of tokens of a response.
     """
     passes = 3 * FORWARD + BACKWARD
     return passes * num_rollouts * (prompt + response) * policy.num_active
 
 
 def num_operations_of_refining(refiner: Shape, num_rollouts: int, prompt: int, response: int) -> float:
-    """Return the operations of one refinement for each response; it is as long as the response, which is read first."""
+    """Return the floating-point operations of refining each response once, by a refinement as long as the response."""
     return FORWARD * num_rollouts * (prompt + 2 * response) * refiner.num_active
 
 
 def operations_per_second() -> tuple[float, int]:
-    """Return the operations that this process's cores do in a second together, and the number of cores.
+    """Return the floating-point operations per second of all cores of this process, and the number of cores.
 
-    One core is measured, in CPU seconds: what else the machine does changes little.
+    One core is measured, in CPU seconds, so that other processes of the machine change the result little.
     """
     import torch  # here: it takes seconds
 

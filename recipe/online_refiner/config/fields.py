@@ -1,4 +1,4 @@
-"""The blocks of this extension's config, read from the run's. Needs no torch, no verl.
+"""The blocks of this extension's config, read from the run's. This module needs neither torch nor verl.
 
 The keys of ``refiner`` are in ``refiner_worker/config.py``, the keys of ``constraint`` in ``method``, in one class for
 each mode. Rules on these keys and on verl's keys are in ``rules``.

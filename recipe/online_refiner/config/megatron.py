@@ -1,4 +1,4 @@
-"""What verl's Megatron engine asks of a run. Needs neither torch nor verl."""
+"""What verl's Megatron engine asks of a run. This module needs neither torch nor verl."""
 
 import math
 from collections.abc import Mapping

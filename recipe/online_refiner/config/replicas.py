@@ -1,4 +1,7 @@
-"""verl's blocks of the config for the refiner's replicas, made from the policy's. Needs neither torch nor verl."""
+"""verl's blocks of the config for the refiner's replicas, made from the policy's blocks.
+
+This module needs neither torch nor verl.
+"""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ from refiner_worker.engines import Top
 
 
 class Blocks(Protocol):
-    """The other blocks of the config, by which a constraint tells whether it goes with them."""
+    """The other blocks of the config, by which a constraint checks whether it supports them."""
 
     refiner: RefinerConfig
     """The block ``refiner``: who refines which responses, and how."""

@@ -111,7 +111,7 @@ class Constraint:
             longest: The largest number of tokens of a response or refinement.
 
         Raises:
-            ValueError: If the mode does not go with them; the run ends before Ray starts.
+            ValueError: If the mode does not support these models or settings; the run ends before Ray starts.
         """
         return Companion()
 

@@ -1,9 +1,10 @@
-"""The system calls that programs may make, by name and by number on x86_64 and aarch64 (`-`: it has none).
+"""The system calls that programs may make, by name and by number on x86_64 and aarch64 (`-`: no number).
 
-Measured on what the standard library's modules, numpy, threads, asyncio and ordinary answers use. A call that is not
-listed is refused: no process, program, socket, namespace, mount, debugging or shared memory, no memory that escapes the
-limits, and nothing about files that Landlock does not govern (links, modes, owners, times). The numbers are listed here
-because libseccomp, which knows them too, is not on every machine and cannot be installed without root.
+They are the calls that the standard library's modules, numpy, threads, asyncio and ordinary answers were seen to make.
+Every other call is refused. So a program cannot use processes, other programs, sockets, namespaces, mounts, debugging,
+shared memory, memory that escapes the limits, or what Landlock does not govern of files (links, modes, owners, times).
+The numbers are listed here because libseccomp, which knows them too, is not on every machine and cannot be installed
+without root.
 """
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
