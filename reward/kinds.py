@@ -74,8 +74,8 @@ def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
 def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
     """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox.
 
-    Returns what the run did, and a function that returns whether it passed. The next call depends on what the last one
-    returned, so assertions are judged while they run.
+    The result is what the run did, and a function that returns whether it passed. The next call depends on what the
+    last one returned, so assertions are judged while they run.
     """
     calls = _Calls(run)
     test_code = run.problem.inputs[run.index]

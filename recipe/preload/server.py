@@ -29,8 +29,8 @@ PR_SET_PDEATHSIG = 1
 def start(device: modules.Device) -> Worker | None:
     """Fork the fork server for a kind of machine; OSError if the system has no socket or process left.
 
-    Returns None in the calling process, which becomes the driver, and in each fork of the server the worker that the
-    fork has to run. The server itself never returns.
+    The result is None in the calling process, which becomes the driver, and in each fork of the server the worker that
+    the fork has to run. The server itself never returns.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     name = f"verl-forks-{uuid.uuid4().hex}"

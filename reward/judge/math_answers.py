@@ -1,11 +1,11 @@
 """Comparison of a final answer with the expected one, in a judge; math-verify runs in a confined fork of the judge.
 
-math-verify reads LaTeX by a grammar. It looks for answers by patterns of its own, which take any number that stands
-somewhere: here the answer is found first, and math-verify gets nothing else.
+math-verify reads LaTeX by a grammar. Its own patterns for finding an answer take any number of a text. So the answer is
+found here first, and math-verify gets nothing else.
 
-A number must be worked out: `2 + 6` is 8, but whoever repeats the question's sum has not answered it, and a policy that
-is rewarded for it stops answering. What math-verify has read is still a sum, a product, a power or a root; quotients of
-whole numbers, doubled signs and numbers side by side (`2 4`, `(2)(1/4)`) are gone from it: for those the text is asked.
+A number must be worked out: `2 + 6` is 8, but repeating the question's sum is no answer, and a policy that is rewarded
+for it stops answering. A sum, a product, a power or a root is still one in what math-verify has read. Quotients of
+whole numbers, doubled signs and numbers side by side (`2 4`, `(2)(1/4)`) are not, so they are looked for in the text.
 """
 
 import functools
@@ -89,8 +89,8 @@ def load() -> None:
 def grade_text(response: str, answer: str) -> tuple[str, float, str]:
     """Find the answer in a response, and grade it if that takes no mathematics (no answer, equal texts, whole numbers).
 
-    Returns the outcome (pass, fail, no_answer, unreadable, or "" if `grade_math` has to decide), points in [0, 1], and
-    the answer found in the response.
+    The result is the outcome (pass, fail, no_answer, unreadable, or "" if `grade_math` has to decide), points in [0,
+    1], and the answer found in the response.
     """
     found = find_answer(response)
     if found is None:

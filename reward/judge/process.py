@@ -1,7 +1,7 @@
-"""The trusted process's side of the judges: starts them, asks them, and keeps the idle ones for the next question.
+"""The trusted process's side of the judges, which starts and asks them, and keeps idle ones for the next question.
 
-`pebble.ProcessPool` is not used: it unpickles what its workers send, and a worker here reads hostile text, so that one
-which that text has taken over would run code in the trainer. Nor can its tasks ask back, as test code does.
+`pebble.ProcessPool` is not used, because it unpickles what its workers send. Judges read hostile text, and a worker
+that such a text has taken over could run code in the trainer. Besides, its tasks cannot ask back, as test code does.
 
     trusted process --question (pickled)--> judge --fork--> child, confined and limited
            <-------- how the child ended, CPU seconds --------+         |

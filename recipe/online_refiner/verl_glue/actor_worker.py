@@ -122,10 +122,10 @@ def filled(data: TensorDict, micro_batches: MicroBatches) -> TensorDict:
 
 
 def evened(metrics: dict[str, Any], num_ranks: int) -> dict[str, Any]:
-    """Return an update's metrics with as many values of each rank, which verl requires (``Metric.aggregate_dp``).
+    """Return an update's metrics with the same number of values from each rank, as ``Metric.aggregate_dp`` requires.
 
-    A micro-batch of refined rows alone has no value of verl's metrics. 0 is added to a sum; elsewhere a rank's own
-    aggregate is added, which leaves it as it is.
+    A micro-batch that has only refined rows gives no value of verl's metrics. For each missing value, 0 is added to a
+    sum, and a rank's own aggregate to any other metric, so that no aggregate changes.
 
     Args:
         metrics: One ``Metric`` for each rank that has it, or other values, by name.

@@ -8,8 +8,8 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
         (or + eta * CROSS-ENTROPY of a', mode sft)
 
 ``_balance_batch`` is the hook: there the rollout engines sleep, rewards are known, and rows are padded and in order
-(``PPOTrainer._step_once``, verl/trainer/ppo/v1/trainer_base.py). Texts stay with the refine workers. The driver sees
-numbers, and where verl's own driver has all advantages it reads one more column beside them.
+(``PPOTrainer._step_once``, verl/trainer/ppo/v1/trainer_base.py). Texts stay with the refine workers. The driver reads
+only numbers: verl's own columns, and the columns from which a penalty is computed.
 """
 
 import contextlib
