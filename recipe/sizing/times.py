@@ -33,7 +33,7 @@ def num_operations_of_refining(refiner: Shape, num_rollouts: int, prompt: int, r
 
 
 def operations_per_second() -> tuple[float, int]:
-    """Return the floating-point operations per second of all cores of this process, and the number of cores.
+    """Return the floating-point operations per second of this process on all its cores, and the number of cores.
 
     One core is measured, in CPU seconds, so that other processes of the machine change the result little.
     """
