@@ -82,7 +82,7 @@ class _Process:
         self.pipe, theirs = Pipe()
         variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # it needs no allocator
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(theirs.fileno())],
+            [sys.executable, "-m", __spec__.name, str(theirs.fileno()), str(MAX_CPU_S)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -155,18 +155,18 @@ def _failed(line: str) -> bytes:
     return json.dumps({"error": line}).encode()
 
 
-def _serve(pipe: Connection) -> None:
-    """Answer requests until the other end of the pipe is closed; more than MAX_CPU_S for one ends this process."""
+def _serve(pipe: Connection, max_cpu_s: float) -> None:
+    """Answer requests until the other end of the pipe is closed; one that takes more CPU time ends this process."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the process that asks has ended
         while True:
             request = json.loads(pipe.recv_bytes())
-            signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends a process that does not handle it
+            signal.setitimer(signal.ITIMER_PROF, max_cpu_s)  # SIGPROF ends a process that does not handle it
             reply = _answer(*request)
             signal.setitimer(signal.ITIMER_PROF, 0)
             pipe.send_bytes(reply)
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))
+    _serve(Connection(int(sys.argv[1])), float(sys.argv[2]))

@@ -2,8 +2,10 @@
 
 import functools
 import gc
+import io
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,12 +13,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import omegaconf.base
 import psutil
 import pytest
 import yaml
 from hypothesis import settings
+from omegaconf import OmegaConf
 from waiting import PATIENCE_S, comes_true
 
 from recipe.cpu_platform import ENVIRONMENT
@@ -30,9 +34,24 @@ for _name, _value in ENVIRONMENT.items():
 
 # A shell's job in the background ignores Ctrl-C, and so do all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Reading configs is much of what unit tests do: the same loader in C, and the same interpolation is parsed only once.
+# Reading configs is much of what unit tests do: the same loader in C, and each file's text and each interpolation is
+# parsed only once.
 yaml.SafeLoader = yaml.CSafeLoader
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # type: ignore[attr-defined]
+_load = OmegaConf.load
+
+
+@functools.cache
+def _parsed(text: str) -> bytes:
+    return pickle.dumps(_load(io.StringIO(text)))
+
+
+def load_config(file: Any) -> Any:
+    """Return the config in a file, as ``OmegaConf.load`` does."""
+    return pickle.loads(_parsed(file.read() if hasattr(file, "read") else Path(file).read_text()))
+
+
+OmegaConf.load = load_config  # type: ignore[method-assign]
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")
 
@@ -46,8 +65,9 @@ RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage again, but do not look at what the imports have left."""
+    """Collect garbage again, but seldom, as a config has many objects, and without what the imports have left."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 
@@ -187,7 +207,7 @@ def no_process_group_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def logging_is_on(caplog: pytest.LogCaptureFixture) -> None:
+def logging_is_on(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Undo what a test before left of logging: Hydra and other packages turn it down for the whole process.
 
     pytest has one handler for all tests, which counts as one of the root logger's to whoever changes those.
@@ -200,3 +220,7 @@ def logging_is_on(caplog: pytest.LogCaptureFixture) -> None:
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.startswith(("reward.", "recipe.", "refiner_worker.")):
             logger.disabled = False
+    handlers = [*logging.root.handlers]
+    yield
+    # Hydra's handler writes to the test's stdout. After the test each record would be an error with two stacks instead.
+    logging.root.handlers[:] = handlers

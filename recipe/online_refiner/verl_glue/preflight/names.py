@@ -7,6 +7,7 @@ known by then, because ``Files`` and verl have imported the module.
 """
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import re
@@ -244,12 +245,17 @@ def advantages_can_be_computed(run: PlannedRun) -> str | None:
 
 def _defaults(config: DictConfig) -> Iterator[tuple[str, Any]]:
     """Yield the keys of verl's config with their defaults; the rollout's keys are yielded for the refiner as well."""
-    engine_name = "megatron_" if config.actor_rollout_ref.actor.strategy == "megatron" else ""
-    file = files("verl.trainer.config") / f"_generated_ppo_{engine_name}trainer.yaml"
-    for key, default in _leaves(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)):
+    for key, default in _defaults_with(config.actor_rollout_ref.actor.strategy == "megatron"):
         yield key, default
         if key.startswith(f"{ROLLOUT}."):
             yield key.replace(ROLLOUT, "refiner.rollout"), default
+
+
+@functools.cache
+def _defaults_with(is_megatron: bool) -> list[tuple[str, Any]]:
+    """Return the keys of verl's config for Megatron or for its other engines, with their defaults."""
+    file = files("verl.trainer.config") / f"_generated_ppo_{'megatron_' if is_megatron else ''}trainer.yaml"
+    return list(_leaves(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)))
 
 
 def _leaves(block: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
