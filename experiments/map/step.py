@@ -216,6 +216,7 @@ class Learner:
         shown = [row.question.shown_prompt(row.turn.refinement.token_ids) for row in rows]
         columns = {
             "responses": jagged([torch.tensor(row.turn.ids) for row in rows]),
+            "position_ids": jagged([torch.arange(len(row.turn.ids)) for row in rows]),
             "refine_in_place_prompt": jagged(list(map(torch.tensor, shown))),
             "refine_start": torch.zeros(len(rows), dtype=torch.long),
         }

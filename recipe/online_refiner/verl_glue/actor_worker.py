@@ -16,27 +16,33 @@ from recipe.online_refiner.config.megatron import micro_batch_group
 from recipe.online_refiner.method.eq6 import NONE, charge
 from recipe.online_refiner.verl_glue.loss import (
     ONLY_RESPONSES,
+    PICTURES,
     MicroBatches,
     Seen,
     contexts,
+    continued,
     jagged,
+    pictures_of,
     refined_loss,
     settings_of,
     shown_log_probs,
     with_refined_rows,
 )
+from recipe.online_refiner.verl_glue.patches import mend_models, split_positions
 
 SCORED_COLUMNS = [
     "prompts",
     "responses",
     "response_mask",
+    "position_ids",
+    PICTURES,
     "refine_ids",
     "refine_mask",
     "refine_start",
     "refine_counterparts",
 ]
 """The columns that :meth:`ActorWorker.compute_refine_log_prob` reads."""
-IN_PLACE_COLUMNS = ["responses", "refine_start", "refine_in_place_prompt"]
+IN_PLACE_COLUMNS = ["responses", "position_ids", "refine_start", "refine_in_place_prompt"]
 """The columns that :meth:`ActorWorker.compute_in_place_log_prob` reads."""
 
 
@@ -44,41 +50,59 @@ def refined_sequences(data: TensorDict) -> TensorDict:
     """Build the sequences (context, a') from TransferQueue rows, as input of verl's engines.
 
     Args:
-        data: B rows with jagged ``prompts`` and ``responses``, ``refine_start`` (B,), jagged ``refine_ids`` and
-            ``refine_mask`` (B, u), and batch-level settings. A row without a refinement (mask 0) becomes two tokens:
-            every rank must run as many rows.
+        data: B rows with jagged ``prompts``, ``responses`` and ``position_ids``, maybe ``PICTURES``, ``refine_start``
+            (B,), jagged ``refine_ids`` and ``refine_mask`` (B, u), and batch-level settings. A row without a
+            refinement (mask 0) becomes two tokens without pictures: every rank must run as many rows.
 
     Returns:
         Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, context + u), and a' as ``responses`` (B, u), the
-        only positions that an engine has to compute; with the same settings.
+        only positions that an engine has to compute; with the same settings, and ``PICTURES`` if ``data`` has them.
     """
-    rows = zip(contexts(data), data["refine_mask"].unbind(), strict=True)
-    before = [context if mask.any() else mask.new_zeros(1) for context, mask in rows]
-    return sequences(before, data["refine_ids"], data["refine_mask"], settings_of(data))
+    are_refined = [bool(mask.any()) for mask in data["refine_mask"].unbind()]
+    rows = zip(contexts(data), are_refined, strict=True)
+    before = [context if is_refined else torch.zeros_like(context[:1]) for context, is_refined in rows]
+    lengths = zip(data["position_ids"].unbind(), before, data["refine_ids"].unbind(), strict=True)
+    positions = [continued(own, len(context), len(ids)) for own, context, ids in lengths]
+    pictures = None
+    if PICTURES in data:
+        own_pictures = zip(pictures_of(data), are_refined, strict=True)
+        pictures = [one if is_refined else {} for one, is_refined in own_pictures]
+    return sequences(before, data["refine_ids"], data["refine_mask"], positions, settings_of(data), pictures)
 
 
 def in_place_sequences(data: TensorDict) -> TensorDict:
     """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS, as input of verl's engines.
 
-    c is the prompt in which pi_0 has read the better answer (target ``in_place``), and turn is the last turn of the
-    response. A response that does not end with a turn of the policy is used whole. A row that is not scored has a c of
-    one token; its result is not used.
+    c is the prompt in which pi_0 has read the better answer (target ``in_place``), a text, and turn is the last turn of
+    the response. A response that does not end with a turn of the policy is used whole. A row that is not scored has a c
+    of one token; its result is not used.
     """
     turns = [
         response[start:] if start < len(response) else response
         for response, start in zip(data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
     ]
-    masks = jagged([torch.ones_like(turn) for turn in turns])
-    return sequences(list(data["refine_in_place_prompt"].unbind()), jagged(turns), masks, settings_of(data))
+    masks, before = jagged([torch.ones_like(turn) for turn in turns]), data["refine_in_place_prompt"].unbind()
+    lengths = zip(data["position_ids"].unbind(), before, turns, strict=True)
+    positions = [continued(own, 1, len(prompt) + len(turn) - 1) for own, prompt, turn in lengths]
+    return sequences(list(before), jagged(turns), masks, positions, settings_of(data))
 
 
-def sequences(before: list[torch.Tensor], answers: torch.Tensor, masks: torch.Tensor, settings: dict) -> TensorDict:
+def sequences(
+    before: list[torch.Tensor],
+    answers: torch.Tensor,
+    masks: torch.Tensor,
+    positions: list[torch.Tensor],
+    settings: dict[str, Any],
+    pictures: list[dict[str, Any]] | None = None,
+) -> TensorDict:
     """Return the input of verl's engines for B sequences of a context and an answer, with the answers' mask."""
     ids = [torch.cat(one) for one in zip(before, answers.unbind(), strict=True)]
-    positions = [torch.arange(len(row), device=row.device) for row in ids]
     rows = [torch.cat([torch.zeros_like(one), mask]) for one, mask in zip(before, masks.unbind(), strict=True)]
-    tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(rows)}
-    return tu.get_tensordict({**tensors, "responses": answers}, {**settings, ONLY_RESPONSES: True})
+    columns: dict[str, Any] = {"input_ids": jagged(ids), "loss_mask": jagged(rows), "responses": answers}
+    columns["position_ids"] = tu.nested_tensor_from_tensor_list(positions)
+    if pictures is not None:
+        columns[PICTURES] = pictures
+    return tu.get_tensordict(columns, {**settings, ONLY_RESPONSES: True})
 
 
 def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -167,6 +191,7 @@ class MiniBatchWorker(TrainingWorker):
 
     def infer_batch(self, data: TensorDict) -> TensorDict | None:
         """Compute as verl's worker does, for any number of rows."""
+        split_positions(data)
         micro_batches = self._micro_batches(self.engine_config.infer_micro_batch_size_per_gpu)
         output = super().infer_batch(filled(data, micro_batches))
         if output is None or len(output) == len(data):
@@ -191,6 +216,7 @@ class ActorWorker(DetachActorWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """Build the models and wrap the actor's loss."""
+        mend_models()
         super().init_model()
         self.seen: list[Seen] = []
         if self.actor is not None:
@@ -211,6 +237,7 @@ class ActorWorker(DetachActorWorker):
             ``refine_log_probs``, jagged (B, u); ``refine_charged``, jagged (B, response length), what Eq. 6 charges
             each token of a used pair for; ``refine_nll`` and ``refine_divergence`` (B,): minus their sums, in nats.
         """
+        split_positions(data)
         sequences = refined_sequences(data)
         tu.assign_non_tensor(sequences, calculate_entropy=False, compute_loss=False)
         output = self.actor.infer_batch(sequences)
@@ -226,6 +253,7 @@ class ActorWorker(DetachActorWorker):
         Returns:
             ``refine_in_place``, jagged (B, response length), 0 before the turn.
         """
+        split_positions(data)
         rows = in_place_sequences(data)
         tu.assign_non_tensor(
             rows, calculate_entropy=False, compute_loss=False, no_lora_adapter=True, **{ONLY_RESPONSES: True}

@@ -212,6 +212,12 @@ HOOKS = [
         "recipe.cpu_platform.patches",  # for GPUs without flash-attn as well
         ("local_path", "torch_dtype", "model_config", "trust_remote_code"),
     ),
+    # ---- models that see
+    Hook("verl.models.transformers.qwen2_vl:_get_input_embeds", OF_PATCHES),
+    Hook("verl.models.transformers.glm4v:_get_input_embeds", OF_PATCHES),
+    Hook("verl.models.transformers.qwen2_vl:qwen2_vl_attn_forward", OF_PATCHES),
+    Hook("verl.models.transformers.glm4v:glm4v_attn_forward", OF_PATCHES),
+    Hook("verl.utils.tensordict_utils:maybe_fix_3d_position_ids", OF_PATCHES, ("data",)),
     # ---- GPUs
     Hook(f"{POOLS}.create_resource_pool", OF_HOSTING, ()),
     Hook(f"{POOLS}.resource_pool_dict", OF_HOSTING),

@@ -15,6 +15,7 @@ second pass is made, because Megatron's distributed optimizer finalises gradient
 may be that of its distillation, gets the other rows of a micro-batch alone, and its denominators are the run's own.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +53,8 @@ The first two are of verl's distillation loss, (sequence length, k). ``routed_ex
 has the experts that the rollout chose (router replay R3). Megatron replays them only in rows that have policy tokens
 (``build_r3_replay_mask``); in refined rows each router chooses.
 """
+PICTURES = "multi_modal_inputs"
+"""verl's column for models that see: each row has the pictures of its prompt as tensors by name, or none."""
 
 
 def refined_loss(
@@ -202,11 +205,40 @@ def contexts(data: TensorDict) -> list[Tensor]:
     return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
 
 
+def pictures_of(data: TensorDict) -> list[dict[str, Any]]:
+    """Return the pictures of each row, as verl's vision models take them (``PICTURES``); {} for a row of text."""
+    return [one or {} for one in data[PICTURES]] if PICTURES in data else [{}] * len(data)
+
+
+def are_equal(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Return whether two rows have the same pictures; False if these are not tensors."""
+    if some.keys() != others.keys():
+        return False
+    return all(isinstance(value, Tensor) and torch.equal(value, others[name]) for name, value in some.items())
+
+
+def continued(positions: Tensor, length: int, num_tokens: int) -> Tensor:
+    """Return a row's positions up to its first ``length`` tokens, and those of ``num_tokens`` tokens of text after.
+
+    Args:
+        positions: (tokens,); of models with M-RoPE (4, tokens), as verl has them: the first line counts tokens, and
+            the others are time, height and width. After a picture these go on together from the largest of them.
+        length: At least 1.
+        num_tokens: The number of tokens of text.
+    """
+    before = positions[..., :length]
+    last = before.amax(-1, keepdim=True)
+    if last.dim() > 1:
+        last[1:] = last[1:].amax()
+    return torch.cat([before, last + torch.arange(1, num_tokens + 1, dtype=last.dtype, device=last.device)], -1)
+
+
 def joined(data: TensorDict) -> TensorDict:
     """Return a mini-batch in which the first of several equal refinements stands for all of them.
 
-    The row's weights are the sum of theirs, which is exact because a row's loss is linear in its weights, and its
-    ``refine_shown`` has all their numbers.
+    Refinements are equal if their ids, the ids before them and their pictures are. The row's weights are the sum of
+    theirs, which is exact because a row's loss is linear in its weights, and its ``refine_shown`` has all their
+    numbers.
     Nothing is joined if the mode has a ``LogitsLoss`` with columns, which may differ between equal refinements.
     """
     own = own_loss(data)
@@ -214,12 +246,18 @@ def joined(data: TensorDict) -> TensorDict:
         return data
     used, weights = data["refine_used"].tolist(), list(data["refine_weights"].unbind())
     shown = list(data.get("refine_shown", torch.zeros_like(data["refine_used"])).reshape(-1, 1))
-    rows: dict[tuple[int, ...], int] = {}
+    pictures, rows = pictures_of(data), defaultdict[tuple[int, ...], list[int]](list)
     for row, (context, ids) in enumerate(zip(contexts(data), data["refine_ids"].unbind(), strict=True)):
-        if used[row] and (first := rows.setdefault((len(context), *context.tolist(), *ids.tolist()), row)) != row:
-            used[row] = 0
-            weights[first] = weights[first] + weights[row]
-            shown[first] = torch.cat([shown[first], shown[row]])
+        if not used[row]:
+            continue
+        alike = rows[(len(context), *context.tolist(), *ids.tolist())]
+        first = next((one for one in alike if are_equal(pictures[one], pictures[row])), None)
+        if first is None:
+            alike.append(row)
+            continue
+        used[row] = 0
+        weights[first] = weights[first] + weights[row]
+        shown[first] = torch.cat([shown[first], shown[row]])
     data = data.copy()
     data["refine_used"] = torch.tensor(used, device=data["refine_used"].device)
     data["refine_weights"], data["refine_shown"] = jagged(weights), jagged(shown)
@@ -240,28 +278,50 @@ class RefinedRow:
     """(len a',) the weights of the tokens in CE."""
     shown: Tensor
     """The numbers of the shown refinements for which the row stands; 0: none."""
+    positions: Tensor
+    """(..., context length + len a') the positions of all tokens (:func:`continued`)."""
+    pictures: dict[str, Any]
+    """The pictures in the context (``PICTURES``)."""
 
 
 def refined_rows(data: TensorDict) -> list[RefinedRow]:
     """Return the used refinements of a mini-batch as rows."""
     shown = data.get("refine_shown", torch.zeros_like(data["refine_used"]))  # nobody asks for some
-    rows = zip(
-        contexts(data), data["refine_ids"].unbind(), data["refine_weights"].unbind(), shown.unbind(), strict=True
-    )
+    columns = (data[name].unbind() for name in ("refine_ids", "refine_weights", "position_ids"))
+    rows = zip(contexts(data), *columns, shown.unbind(), pictures_of(data), strict=True)
     used = data["refine_used"].bool().tolist()
     return [
-        RefinedRow(context=context, ids=ids, mask=torch.ones_like(ids), weights=weights, shown=numbers.reshape(-1))
-        for context, ids, weights, numbers in compress(rows, used)
+        RefinedRow(
+            context=context,
+            ids=ids,
+            mask=torch.ones_like(ids),
+            weights=weights,
+            shown=numbers.reshape(-1),
+            positions=continued(positions, len(context), len(ids)),
+            pictures=pictures,
+        )
+        for context, ids, weights, positions, numbers, pictures in compress(rows, used)
     ]
+
+
+def empty_row(data: TensorDict) -> RefinedRow:
+    """Return a row of two tokens without a loss and without pictures, which fills a micro-batch."""
+    token = data["prompts"].unbind()[0][:1]
+    zero = torch.zeros_like(token)
+    positions = continued(data["position_ids"].unbind()[0], 1, 1)
+    weights = zero.float()
+    return RefinedRow(
+        context=token, ids=token, mask=zero, weights=weights, shown=zero, positions=positions, pictures={}
+    )
 
 
 def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
 
     Args:
-        data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used``, ``refine_start`` (B,) and maybe ``refine_shown``, (B,), or jagged if a row has several
-            numbers.
+        data: A mini-batch of B rows: what verl's loss and engines read, and ``refine_ids``, ``refine_weights`` (both
+            jagged), ``refine_used``, ``refine_start`` (B,) and maybe ``refine_shown``, (B,), or jagged if a row has
+            several numbers.
         num_rows: The number of rows to append, at least as many as are accepted.
 
     Returns:
@@ -271,30 +331,28 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         of 0.
     """
     added = refined_rows(data)
-    token = data["prompts"].unbind()[0][:1]
-    zero = torch.zeros_like(token)
-    empty = RefinedRow(context=token, ids=token, mask=zero, weights=zero.float(), shown=zero)
-    added += [empty] * (num_rows - len(added))
-    responses, positions = data["responses"].unbind(), data["position_ids"].unbind()
+    added += [empty_row(data)] * (num_rows - len(added))
     rows = {name: [*data[name].unbind()] for name in ("prompts", "responses", "input_ids")}
+    masks, nothing = [torch.zeros_like(one) for one in rows["responses"]], torch.zeros_like(rows["prompts"][0][:1])
     rows["prompts"] += [row.context for row in added]
     rows["responses"] += [row.ids for row in added]
     rows["input_ids"] += [torch.cat([row.context, row.ids]) for row in added]
-    counted = [torch.arange(len(row.context) + len(row.ids), device=row.ids.device) for row in added]
-    layout = positions[0].shape[:-1]  # M-RoPE has 4 rows of positions
-    rows["position_ids"] = [*positions, *(one.expand(*layout, -1) for one in counted)]
-    masks = [torch.zeros_like(one) for one in responses]
     rows["refine_loss_mask"] = masks + [row.mask for row in added]
     rows["refine_weights"] = [one.float() for one in masks] + [row.weights for row in added]
-    rows["refine_shown"] = [zero] * len(data) + [row.shown for row in added]
+    rows["refine_shown"] = [nothing] * len(data) + [row.shown for row in added]
     for name in [one for one in ZEROS if one in data]:
         own = data[name].unbind()
         rows[name] = [*own, *(torch.zeros_like(row.ids, dtype=own[0].dtype) for row in added)]
     for name in [one for one in WHOLE_ZEROS if one in data]:
         own = data[name].unbind()
-        rows[name] = [*own, *(own[0].new_zeros(len(one), *own[0].shape[1:]) for one in counted)]
+        rows[name] = [*own, *(own[0].new_zeros(len(row.context) + len(row.ids), *own[0].shape[1:]) for row in added)]
     rows |= _columns_of_loss(data, num_rows)
-    return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
+    columns: dict[str, Any] = {name: jagged(values) for name, values in rows.items()}
+    positions = [*data["position_ids"].unbind(), *(row.positions for row in added)]
+    columns["position_ids"] = tu.nested_tensor_from_tensor_list(positions)
+    if PICTURES in data:
+        columns[PICTURES] = pictures_of(data) + [row.pictures for row in added]
+    return tu.get_tensordict(columns, settings_of(data))
 
 
 def _columns_of_loss(data: TensorDict, num_rows: int) -> dict[str, list[Tensor]]:

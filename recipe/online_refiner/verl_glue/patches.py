@@ -6,14 +6,23 @@
 import asyncio
 import logging
 from collections import Counter
+from functools import wraps
+from importlib.util import find_spec
 from typing import Any
 
 import transfer_queue as tq
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from transformers.models.glm4v.modeling_glm4v import Glm4vTextAttention
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLAttention
 from verl.experimental.reward_loop import reward_loop
+from verl.models.transformers import glm4v, qwen2_vl
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils import tensordict_utils as tu
+from verl.workers import engine_workers
+from verl.workers.engine import base as engine_base
 
 from recipe.online_refiner.method.pairs import group_of
 from recipe.online_refiner.verl_glue import reward_managers
@@ -21,6 +30,8 @@ from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
 from recipe.rewarding.answers import awaited, checked_score
 from refiner_worker.client import RunEndedError
 
+NUM_POSITIONS = 4
+"""The number of positions that a token has in verl if the model uses M-RoPE: text, time, height and width."""
 POLL_S = 0.2
 """The seconds between two looks for new rollouts; with verl's 2 s, a step would wait one second for nothing on average.
 """
@@ -126,8 +137,65 @@ def forget_trained_rows(partition_id: str = "train") -> None:
         tq.kv_clear(keys=gone, partition_id=partition_id)
 
 
+def split_positions(data: TensorDict) -> None:
+    """Give the rows of a batch from the TransferQueue their own M-RoPE positions, (4, length) each.
+
+    Reason: the queue packs rows by ``as_nested_tensor``, which lays rows of different lengths side by side, but rows of
+    one length, and a single row, one below the other. verl's ``maybe_fix_3d_position_ids`` takes all for the former,
+    and the next selection of rows fails.
+    """
+    positions: Any = data.get("position_ids", None)
+    if positions is None or not positions.is_nested or positions.dim() < 3:
+        return
+    values, lengths = positions.values(), positions.offsets().diff().tolist()
+    are_stacked = len(values) == NUM_POSITIONS * len(lengths)
+    rows = values.split(NUM_POSITIONS) if are_stacked else values.split(lengths, dim=1)
+    data["position_ids"] = tu.nested_tensor_from_tensor_list(list(rows))
+
+
+def unpack_pictures(module: Any) -> None:
+    """Let verl's module of a vision model take the embeddings of pictures from what the vision tower returns.
+
+    Reason: since transformers 5 a tower returns an object. ``_get_input_embeds`` of Qwen2-VL and Qwen2.5-VL unpacks it
+    only for rows with pictures, so micro-batches of text, for which it sees a black picture, end in an AttributeError;
+    that of GLM-4V never unpacks it.
+    """
+    embed = module._get_input_embeds
+    if hasattr(embed, "__wrapped__"):
+        return
+
+    @wraps(embed)
+    def unpacked(model: Any, *arguments: Any, **settings: Any) -> Any:
+        hook = model.visual.register_forward_hook(lambda _, __, output: getattr(output, "pooler_output", output))
+        try:
+            return embed(model, *arguments, **settings)
+        finally:
+            hook.remove()
+
+    module._get_input_embeds = unpacked
+
+
+def keep_own_attention() -> None:
+    """Let Qwen2-VL, Qwen2.5-VL and GLM-4V keep the attention of transformers, which finds packed rows by positions.
+
+    Reason: ``apply_monkey_patch`` gives them one that calls flash-attn. Without flash-attn it ends in a NameError.
+    Sequence parallelism needs it, and is refused without flash-attn (``recipe/preflight/machine.py``).
+    """
+    qwen2_vl.qwen2_vl_attn_forward = Qwen2_5_VLAttention.forward
+    glm4v.glm4v_attn_forward = Glm4vTextAttention.forward
+
+
+def mend_models() -> None:
+    """Apply what models need in this process, a worker of the policy; a second call changes nothing."""
+    engine_workers.maybe_fix_3d_position_ids = engine_base.maybe_fix_3d_position_ids = split_positions
+    for module in (qwen2_vl, glm4v):
+        unpack_pictures(module)
+    if find_spec("flash_attn") is None:
+        keep_own_attention()
+
+
 def apply() -> None:
-    """Apply every patch in this process; a second call changes nothing."""
+    """Apply every patch of the trainer in this process; a second call changes nothing."""
     reward_loop.RewardLoopWorker = RewardLoopWorker  # RewardLoopManager makes its Ray actors from this name
     # With actor_rollout_ref.hybrid_engine=false, PPOTrainerSeparateAsync._setup logs a line with flush=True, which
     # loggers do not know: the run ends with a TypeError where such lines are shown.

@@ -7,15 +7,19 @@ from typing import Any
 
 import own_queue
 import pytest
+import torch
 import transfer_queue as tq
 from PIL import Image
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
 from tiny_vision import vision_tokenizer
 from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.verl_glue import rows as queue
-from recipe.online_refiner.verl_glue.patches import RewardLoopWorker
+from recipe.online_refiner.verl_glue.actor_worker import filled
+from recipe.online_refiner.verl_glue.loss import PICTURES, pictures_of
+from recipe.online_refiner.verl_glue.patches import RewardLoopWorker, split_positions
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorker, refuse
 
 
@@ -28,7 +32,8 @@ def served() -> Iterator[None]:
 def test_what_a_worker_reads_of_a_rollout() -> None:
     said = {"reward_extra_info": {"feedback": "a lone \ud83d", "solved": 1}, "tool_rewards": [0.5]}
     of_data = {"raw_prompt": [[{"role": "user"}]] * 4, "ability": ["code"] * 4, "num_turns": [2] * 4}
-    batch = refined_rows(extra_fields=[said] * 4, kl_ref_log_prob=RESPONSES, **of_data)
+    pictures = [{"pixel_values": torch.zeros(4, 6)}] * 4
+    batch = refined_rows(extra_fields=[said] * 4, kl_ref_log_prob=RESPONSES, multi_modal_inputs=pictures, **of_data)
     found = queue.read_rollouts(batch)
     assert [one.key for one in found] == KEYS
     assert [(one.prompt_ids, one.response_ids, one.start) for one in found] == [
@@ -43,7 +48,7 @@ def test_what_a_worker_reads_of_a_rollout() -> None:
         "ability": "code",
         "__num_turns__": 2,
         "tool_extra_fields": {"tool_rewards": [0.5]},
-    }, "neither the agent loop's columns, nor ours, nor the reward's own answer"
+    }, "neither the agent loop's columns with the pixels, nor ours, nor the reward's own answer"
 
 
 def test_a_reward_is_on_the_last_token_and_read_from_all() -> None:
@@ -150,3 +155,18 @@ def test_a_record_has_a_placeholder_for_a_picture() -> None:
     records = queue.read_records(batch.select_keys(KEYS[1:2]), vision_tokenizer())
     assert records[0]["prompt"] == [{"role": "user", "content": "<image>What is it?"}]
     json.dumps(records)
+
+
+@pytest.mark.parametrize("lengths", [(7, 7, 7), (7,), (7, 3, 5), (4, 4), (4,), (1, 3)])
+def test_rows_with_pictures_have_their_own_positions_whatever_their_lengths(lengths: tuple[int, ...]) -> None:
+    positions = [torch.stack([torch.arange(length) + 10 * line for line in range(4)]) for length in lengths]
+    keys, partition = [f"u_{n}_0" for n in range(len(lengths))], f"of a test {lengths}"
+    for key, own in zip(keys, positions, strict=True):  # as verl's agent loop does
+        row = {"input_ids": own[0], "position_ids": own, PICTURES: {"pixel_values": own.float()}}
+        tq.kv_batch_put(keys=[key], partition_id=partition, fields=tu.list_of_dict_to_tensordict([row]), tags=[{}])
+    data = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=["input_ids", "position_ids", PICTURES])
+    split_positions(data)
+    data = filled(data, lambda num_rows: (num_rows + 1, 1))
+    expected = [*positions, positions[lengths.index(min(lengths))]]
+    assert [row.tolist() for row in data["position_ids"].unbind()] == [row.tolist() for row in expected]
+    assert [one["pixel_values"].tolist() for one in pictures_of(data)] == [row.tolist() for row in expected]

@@ -54,6 +54,9 @@ def rows() -> TensorDict:
     }
     columns |= {"refine_start": torch.tensor([5, 0, 5, 0]), "refine_used": torch.tensor([1, 1, 0, 0])}
     columns["refine_shown"] = torch.tensor([2, 0, 1, 0])
+    ids = zip(ROWS["prompts"], ROWS["responses"], strict=True)
+    columns["input_ids"] = jagged([torch.tensor(prompt + response) for prompt, response in ids])
+    columns["position_ids"] = jagged([torch.arange(len(row)) for row in columns["input_ids"].unbind()])
     return tu.get_tensordict(columns, {"temperature": 0.5})
 
 
@@ -339,9 +342,6 @@ def test_only_the_last_turn_is_imitated() -> None:
     data = rows()
     for name in ("loss_mask", "advantages", "old_log_probs"):
         data[name] = jagged([row.float() for row in data["response_mask"].unbind()])
-    ids = zip(ROWS["prompts"], ROWS["responses"], strict=True)
-    data["input_ids"] = jagged([torch.tensor(prompt + response) for prompt, response in ids])
-    data["position_ids"] = jagged([torch.arange(len(row)) for row in data["input_ids"].unbind()])
     longer = append_refined_rows(data, 3)
     assert len(longer) == 7
     assert lists(longer["prompts"])[4:] == [[3, 4, *CALL, *TOOL], [5], [3]]
@@ -358,8 +358,6 @@ def test_only_the_last_turn_is_imitated() -> None:
 def test_models_with_several_positions_a_token_learn_from_text() -> None:
     """Verl gives M-RoPE models (4, length) a row, of text as well."""
     data = rows()
-    ids = zip(ROWS["prompts"], ROWS["responses"], strict=True)
-    data["input_ids"] = jagged([torch.tensor(prompt + response) for prompt, response in ids])
     data["position_ids"] = jagged([torch.arange(len(row)).expand(4, -1) for row in data["input_ids"].unbind()])
     longer = append_refined_rows(data, 3)
     assert lists(longer["position_ids"])[4] == [list(range(9))] * 4

@@ -3,15 +3,27 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from composed_main import composed
 from omegaconf import OmegaConf
+from tensordict import TensorDict
+from tiny_vision import vision_model, vision_tokenizer
+from transformers import Glm4vConfig, Glm4vModel
+from transformers.models.glm4v.modeling_glm4v import Glm4vTextAttention
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLAttention
+from verl.models.transformers import glm4v, qwen2_vl
 from verl.trainer.ppo.v1 import replay_buffer, trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+from verl.workers import engine_workers
+from verl.workers.engine import base as engine_base
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.method.pairs import Pair, Verdict
@@ -20,6 +32,23 @@ from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSeparateAsync
 from recipe.online_refiner.verl_glue.trainer import RefinedLogProbs
 from refiner_worker.client import RunEndedError
+
+CHANGED = [
+    (qwen2_vl, "_get_input_embeds"),
+    (qwen2_vl, "qwen2_vl_attn_forward"),
+    (glm4v, "_get_input_embeds"),
+    (glm4v, "glm4v_attn_forward"),
+    (engine_workers, "maybe_fix_3d_position_ids"),
+    (engine_base, "maybe_fix_3d_position_ids"),
+]
+"""What ``mend_models`` changes."""
+
+
+@pytest.fixture
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in CHANGED:
+        monkeypatch.setattr(module, name, getattr(module, name))  # to be as it was, later
+    patches.mend_models()
 
 
 def test_the_patched_worker_answers_in_full() -> None:
@@ -112,3 +141,76 @@ def test_rows_of_no_prompt_are_taken_out_of_a_restored_queue(monkeypatch: pytest
     monkeypatch.setattr(patches.tq, "kv_list", lambda _: None)
     patches.forget_trained_rows()
     assert len(cleared) == 1
+
+
+def qwen2_5_vl() -> tuple[Any, Any]:
+    return qwen2_vl, vision_model("qwen2_5_vl", vision_tokenizer()).model
+
+
+def small_glm4v() -> tuple[Any, Any]:
+    sizes = {"hidden_size": 16, "intermediate_size": 16}
+    text = {**sizes, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 260}
+    vision = {**sizes, "depth": 1, "num_heads": 2, "out_hidden_size": 16, "image_size": 56}
+    return glm4v, Glm4vModel(Glm4vConfig(text_config=text, vision_config=vision, image_token_id=20))
+
+
+@pytest.mark.parametrize("build", [qwen2_5_vl, small_glm4v])
+def test_verls_vision_models_fail_on_text(build: Callable[[], tuple[Any, Any]]) -> None:
+    """If no error is raised, verl itself unpacks the output: drop ``patches.unpack_pictures``."""
+    module, model = build()
+    assert not hasattr(module._get_input_embeds, "__wrapped__")
+    with pytest.raises(AttributeError, match="has no attribute 'mean'"):
+        module._get_input_embeds(model, torch.tensor([[7, 8, 9]]))
+
+
+@pytest.mark.usefixtures("mended")
+@pytest.mark.parametrize("build", [qwen2_5_vl, small_glm4v])
+def test_rows_of_text_have_a_gradient_of_0_in_the_vision_tower(build: Callable[[], tuple[Any, Any]]) -> None:
+    module, model = build()
+    ids = torch.tensor([[7, 8, 9]])
+    embeddings, _ = module._get_input_embeds(model, ids)
+    assert torch.equal(embeddings, model.get_input_embeddings()(ids))
+    embeddings.sum().backward()
+    gradients = [one.grad for one in model.visual.parameters()]
+    assert any(one is not None for one in gradients), "all ranks take part in the tower's pass"
+    assert not any(one.any() for one in gradients if one is not None)
+
+
+@pytest.mark.usefixtures("mended")
+@pytest.mark.parametrize("build", [qwen2_5_vl, small_glm4v])
+def test_pictures_stand_at_their_places(build: Callable[[], tuple[Any, Any]]) -> None:
+    module, model = build()
+    vision = model.config.vision_config
+    pixels = torch.randn(16, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
+    grid = torch.tensor([[1, 4, 4]])
+    ids = torch.tensor([[7, *[model.config.image_token_id] * 4, 8]])
+    patches.mend_models()  # again
+    embeddings, _ = module._get_input_embeds(model, ids, pixel_values=pixels, image_grid_thw=grid)
+    seen = model.visual(pixels, grid_thw=grid)
+    assert torch.equal(embeddings[0, 1:5], seen.pooler_output), "the tower itself returns what it did"
+    assert torch.equal(embeddings[0, ::5], model.get_input_embeddings()(ids)[0, ::5])
+
+
+@pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed")
+@pytest.mark.usefixtures("mended")
+def test_attention_is_transformers_own_without_flash_attn() -> None:
+    for module, own in ((qwen2_vl, Qwen2_5_VLAttention), (glm4v, Glm4vTextAttention)):
+        assert not hasattr(module, "_flash_use_top_left_mask"), "verl's attention reads it"
+        name = next(name for changed, name in CHANGED if changed is module and name.endswith("_attn_forward"))
+        assert getattr(module, name) is own.forward
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_rows_of_one_length(is_mended: bool, request: pytest.FixtureRequest) -> None:
+    """If verl's own function raises no error, drop ``patches.split_positions``."""
+    if is_mended:
+        request.getfixturevalue("mended")
+    positions = torch.nested.as_nested_tensor([torch.arange(3).repeat(4, 1)] * 2, layout=torch.jagged)
+    data = TensorDict({"position_ids": positions}, batch_size=[2])
+    engine_base.maybe_fix_3d_position_ids(data)
+    if is_mended:
+        data = tu.index_select_tensor_dict(data, [1])
+        assert [row.tolist() for row in data["position_ids"].unbind()] == [[[0, 1, 2]] * 4]
+    else:
+        with pytest.raises(RuntimeError):
+            tu.index_select_tensor_dict(data, [1])
