@@ -1,6 +1,6 @@
 """Compare what each backend computes with Hugging Face and autograd, on the CPU.
 
-    python tests/oracle/check_backends.py [--model MODEL] [LAYOUT...]
+    python tests/oracle/check_backends.py [--model MODEL] [--stride N] [LAYOUT...]
 
 Every layout of ranks trains a tiny random model on 21 small batches: all modes; none, some and all refinements
 accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, by the
@@ -47,10 +47,11 @@ def difference(some: Any, others: Any) -> float:
 
 
 def as_saved(model: Any) -> dict[str, Any]:
-    """Return a model's parameters by the names in its files, where each expert has parameters of its own."""
+    """Return a model's parameters by their names; those of experts by the names in files, where each has its own."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    return dict(revert_weight_conversion(model, {name: one.detach() for name, one in model.named_parameters()}))
+    named = {name: one.detach() for name, one in model.named_parameters()}
+    return dict(revert_weight_conversion(model, named)) if hasattr(model.config, "num_experts") else named
 
 
 def main() -> int:
@@ -59,18 +60,18 @@ def main() -> int:
     import ranks
     from models import MODELS
 
-    from recipe.smoke.letters import tiny_tokenizer
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"of {', '.join(ranks.LAYOUTS)}; all by default")
     parser.add_argument("--model", choices=MODELS, default="llama")
+    parser.add_argument("--stride", type=int, default=1, help="check every n-th batch (default: 1, all of them)")
     arguments = parser.parse_args()
     names = arguments.layouts or list(ranks.LAYOUTS)
     if unknown := sorted(set(names) - set(ranks.LAYOUTS)):
         parser.error(f"{unknown[0]} is no layout")
-    tokenizer = tiny_tokenizer()
-    model = MODELS[arguments.model](tokenizer)
-    every = batches.all_batches(model)
+    make_tokenizer, make_model = MODELS[arguments.model]
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer)
+    every = batches.all_batches(model)[:: arguments.stride]
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -107,9 +108,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    example = str(Path(__file__).parents[2] / "examples" / "own_constraint")
-    sys.path.insert(0, example)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [example, os.environ.get("PYTHONPATH")]))  # for ranks
+    repository = Path(__file__).parents[2]
+    folders = [str(repository / "examples" / "own_constraint"), str(repository / "tests" / "helpers")]
+    sys.path[:0] = folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))  # for ranks
     enter({**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     warnings.filterwarnings("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"

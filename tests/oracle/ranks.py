@@ -10,13 +10,14 @@ import torch
 import verl  # noqa: F401  (loads the CPU platform)
 from batches import LEARNING_RATE, Batch
 from hydra import compose, initialize_config_module
+from models import sees
 from omegaconf import DictConfig
 from soft import ForwardKl
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.verl_glue.actor_engine import ActorEngine, takes_positions
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
-from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES, jagged
+from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES, PICTURES, jagged
 
 ACTOR = "actor_rollout_ref.actor"
 LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon
@@ -98,7 +99,9 @@ def _train(rank: int, config: DictConfig, batches: list[Batch], out: Path) -> No
     worker = ActorWorker(config, role="actor")
     worker.init_model()
     if config.actor.strategy == "fsdp2":
-        assert isinstance(worker.actor.engine, ActorEngine) and takes_positions(worker.actor.engine.module)
+        engine = worker.actor.engine
+        # verl replaces the forward pass of models that see.
+        assert isinstance(engine, ActorEngine) and takes_positions(engine.module) is not sees(engine.module)
     results = []
     initial = {name: value.detach().clone() for name, value in _parameters(worker)}
     for batch in batches:
@@ -148,7 +151,11 @@ def _share(batch: Batch, share: int, num_shares: int) -> Any:
     """Return the rows of a data-parallel rank as the TransferQueue hands them to it."""
     rows, num_rows = [row["columns"] for row in batch.rows[share::num_shares]], len(batch.rows)
     columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
-    tensors = {name: jagged(column) if column[0].dim() else torch.stack(column) for name, column in columns.items()}
+    tensors: dict[str, Any] = {
+        name: jagged(column) if column[0].dim() else torch.stack(column) for name, column in columns.items()
+    }
+    tensors["position_ids"] = tu.nested_tensor_from_tensor_list(columns["position_ids"])
+    tensors[PICTURES] = [row["pictures"] for row in batch.rows[share::num_shares]]
     settings = {
         "calculate_entropy": False,
         "distillation_use_topk": False,
