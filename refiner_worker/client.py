@@ -37,6 +37,15 @@ class RunEndedError(RuntimeError):
     """A process died, or failed so often that the run cannot continue. The text is one line for the user."""
 
 
+class RefinerLostError(RunEndedError):
+    """All replicas of a refiner are dead for good. This ends the run unless another data source has a refiner."""
+
+    def __init__(self, why: str) -> None:
+        """Keep the reason beside the line for a run that ends."""
+        super().__init__(f"{why}. constraint.mode=none trains without one.")
+        self.why = why
+
+
 class CheckpointError(RunEndedError):
     """The checkpoint to resume cannot be read. The text names another checkpoint, if there is one."""
 
@@ -81,9 +90,15 @@ class RefinerClient:
     _slots: dict[tuple[asyncio.AbstractEventLoop, int], asyncio.Semaphore] = field(default_factory=dict)
 
     @property
+    def replicas(self) -> dict[str, ActorHandle]:
+        """The servers that are actors of this run, including servers of data sources, by address."""
+        own = {address: server for one in self.by_source.values() for address, server in one.replicas.items()}
+        return {**self.servers, **own}
+
+    @property
     def handles(self) -> list[ActorHandle]:
-        """The servers that are actors of this run."""
-        return list(self.servers.values())
+        """The servers that are actors of this run, including servers of data sources."""
+        return list(self.replicas.values())
 
     @property
     def addresses(self) -> set[str]:

@@ -1,5 +1,6 @@
 """The typed ``refiner`` block of the config. This module needs neither torch nor verl."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -39,6 +40,10 @@ BY_SOURCE = (
 """Keys that may differ by data source."""
 OF_SERVERS = ("url", "served_model_name", "api_key_env", "extra_body")
 """The keys of a data source's own servers."""
+OF_MODELS = ("model_path", "num_replicas", "rollout", "max_model_len")
+"""The keys of a data source's own model, which the run hosts."""
+MAX_MODELS = 4
+"""The largest number of models that a run hosts as refiners."""
 ALIKE = "{} if nothing differs"
 """The entry of ``refiner.by_source`` for a source without differences, in words."""
 
@@ -48,6 +53,31 @@ def _marks(value: Any) -> Any:
     if value is None or value is False or (is_pair and value[0] != value[1]):
         return value
     raise ValueError("set false, or two marks that differ, such as ['<think>','</think>']")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelUse:
+    """A model that the run asks by itself, with the settings by which it is asked."""
+
+    key: str
+    """The block of the model's keys: ``refiner``, or ``refiner.by_source.SOURCE``."""
+    settings: "dict[str, RefinerConfig]"
+    """The settings by data source; the common settings have an empty name."""
+
+    @property
+    def first(self) -> "RefinerConfig":
+        """The settings that have the keys of the model; other data sources with this model have equal ones."""
+        return next(iter(self.settings.values()))
+
+    @property
+    def path(self) -> str:
+        """The model's folder or hub id."""
+        return self.first.model_path
+
+    @property
+    def path_key(self) -> str:
+        """The key of the path."""
+        return f"{self.key}.model_path"
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -115,6 +145,16 @@ class RefinerConfig:
         """The settings of those data sources that have servers of their own."""
         has = {source for source, own in (self.by_source or {}).items() if own.keys() & {*OF_SERVERS}}
         return {source: one for source, one in self.sources.items() if source in has and isinstance(one, External)}
+
+    @property
+    def models(self) -> list[ModelUse]:
+        """The models that the run asks by itself, the common one first; servers by URL are not among them."""
+        found = {self.model_path: ModelUse(key="refiner", settings={"": self})}
+        for source, one in self.sources.items():
+            if source not in self.own_servers:
+                use = ModelUse(key=f"refiner.by_source.{source}", settings={})
+                found.setdefault(one.model_path, use).settings[source] = one
+        return list(found.values())
 
     @property
     def longest_thought(self) -> int:
@@ -375,7 +415,29 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
         if one.only_unsolved and one.skip_reward_at_least is None:
             said = f"{key}.only_unsolved=true: nothing tells which prompts are solved"
             raise ValueError(f"{said}; set {key}.skip_reward_at_least to the highest reward")
+    _check_models(refiner)
     return refiner
+
+
+def _check_models(refiner: RefinerConfig) -> None:
+    """Check that there are not too many models, and that sources with one model have one value of each of its keys.
+
+    Raises:
+        ValueError: If not.
+    """
+    if len(refiner.models) > MAX_MODELS:
+        raise ValueError(
+            f"refiner.by_source: the run would host {len(refiner.models)} models as refiners, and at most {MAX_MODELS} "
+            "are possible; let sources share a model, or serve one elsewhere and set its url"
+        )
+    for use in refiner.models[1:]:
+        for source, one in use.settings.items():
+            for name in OF_MODELS:
+                if (value := getattr(one, name)) != (other := getattr(use.first, name)):
+                    raise ValueError(
+                        f"refiner.by_source.{source}.{name}={value}, but {use.key}.{name}={other} of the same model "
+                        f"({use.path}); set both alike"
+                    )
 
 
 def _read_source(refiner: RefinerConfig, source: str, own: dict[str, Any]) -> RefinerConfig:
@@ -384,21 +446,38 @@ def _read_source(refiner: RefinerConfig, source: str, own: dict[str, Any]) -> Re
     Raises:
         ValueError: If a key cannot differ by source, or a value is wrong.
     """
-    key, known = f"refiner.by_source.{source}", (*BY_SOURCE, *OF_SERVERS)
+    key, known = f"refiner.by_source.{source}", (*BY_SOURCE, *OF_SERVERS, *OF_MODELS)
     for name in own:
-        if name == "model_path":
-            raise ValueError(f"{key}.model_path: a run hosts one model; serve another one and set {key}.url")
         if name not in known:
             said = f"{key}.{name}: this key cannot differ by source; those that can are: {', '.join(known)}"
             raise ValueError(said + nearest(name, known))
         if name in OF_SERVERS and "url" not in own and not isinstance(refiner, External):
             raise ValueError(f"{key}.{name} is of a server by URL: set {key}.url as well")
+        if name in OF_MODELS and "model_path" not in own:
+            raise ValueError(f"{key}.{name} is of a model of the source's own: set {key}.model_path as well")
+    if "model_path" in own and (line := _wrong_with_model(refiner, own)):
+        raise ValueError(f"{key}.model_path={own['model_path']}: {line}")
     if "url" not in own:
         common = {one.name: getattr(refiner, one.name) for one in fields(refiner) if one.init}
+        common |= {"num_replicas": 1} if "model_path" in own else {}
         return read_keys(key, type(refiner), {**common, **own, "by_source": None}, key)
     common = {name: getattr(refiner, name) for name in (*BY_SOURCE, "thoughts", "rewrites", "reject_leaks")}
     # Only the server knows how long its context is.
     return read_keys(key, External, {**common, **own, "placement": "external", "max_model_len": sys.maxsize}, key)
+
+
+def _wrong_with_model(refiner: RefinerConfig, own: dict[str, Any]) -> str | None:
+    """Return what is wrong with a source's own model, and what to set; None if it can be hosted."""
+    if "url" in own:
+        return "a source's refiner is a hosted model or a server by URL; leave out model_path or url"
+    if not isinstance(refiner, Dedicated):
+        return (
+            f"refiner.placement={refiner.placement} hosts one model; set refiner.placement=dedicated "
+            "refiner.n_gpus_per_node=2, or serve the model elsewhere and set url in its place"
+        )
+    if own["model_path"] == refiner.model_path:
+        return "this is the common model; leave model_path out"
+    return None
 
 
 def secret(api_key_env: str | None) -> str:

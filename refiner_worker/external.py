@@ -94,9 +94,9 @@ class ExternalClient(RefinerClient):
     """Whether each server answered its last request; a server that was not asked yet is missing."""
 
     @property
-    def handles(self) -> list[ActorHandle]:
-        """An empty list: no server is an actor of this run, and servers cancel abandoned requests by themselves."""
-        return []
+    def replicas(self) -> dict[str, ActorHandle]:
+        """An empty dict: no server is an actor of this run, and servers cancel abandoned requests by themselves."""
+        return {}
 
     async def write(
         self, content: Content, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any

@@ -27,6 +27,7 @@ from recipe.online_refiner.metric_names import (
     FAILED_RATIO_OF,
     IMPROVEMENT_RATIO_OF,
     MEANING,
+    REPLICAS_OF,
     failed_for,
     skipped_for,
 )
@@ -88,6 +89,8 @@ Some names end with a name of yours:
 - `{IMPROVEMENT_RATIO_OF}SOURCE`, with `refiner.by_source` or `constraint.by_source`: share of the rollouts of the data
   source with an accepted refinement.
 - `{FAILED_RATIO_OF}SOURCE`, in the same runs: share of the data source's rollouts whose refinement failed.
+- `{REPLICAS_OF}SOURCE`, with `refiner.by_source`: replicas of the data source's model, or servers by URL, that were
+  alive when the step asked them.
 - `{ETA_OF}SOURCE`, with `constraint.by_source`: weight of the data source's responses in this step.
 """
 

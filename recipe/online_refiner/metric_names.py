@@ -218,7 +218,10 @@ FAILED_RATIO_OF = "refiner/failed_ratio/"
 """The prefix of the share of a source's rollouts with a failed attempt, as above."""
 ETA_OF = "constraint/source_eta/"
 """The prefix of the weight of each data source that ``constraint.by_source`` names."""
-OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF, ETA_OF)
+REPLICAS_OF = "refiner/source_replicas/"
+"""The prefix of the number of replicas, or servers by URL, that a step asks for a data source of
+``refiner.by_source``."""
+OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF, ETA_OF, REPLICAS_OF)
 """The prefixes of metrics per data source."""
 
 # ---- tokens

@@ -15,40 +15,68 @@ from recipe.online_refiner.config.replicas import model_config, replica_size, ro
 from recipe.online_refiner.method.constraint import describe
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, table
-from refiner_worker.config import BY_SOURCE, External, RefinerConfig
+from refiner_worker.config import BY_SOURCE, External, ModelUse, RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.text.thoughts import Thoughts, read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that silently accept a group of one response, and return its reward as the advantage."""
 
-MODEL_KEY, REFINER_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "refiner.model_path", "critic.model.path"
-"""Keys of the paths of a run's models."""
+MODEL_KEY, CRITIC_KEY = "actor_rollout_ref.model.path", "critic.model.path"
+"""Keys of the paths of a run's trained models."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HostedModel:
+    """A reference model with the sizes of its replicas."""
+
+    use: ModelUse
+    """The settings by which it is asked."""
+    max_model_len: int
+    """Context length of the replicas, in tokens."""
+    least_model_len: int
+    """The least context that holds a prompt and a response, or the template alone."""
+    max_positions: int
+    """The number of tokens that the model can read."""
+    model: DictConfig
+    """verl's model block for the replicas."""
+    rollout: DictConfig
+    """verl's rollout block for the replicas."""
+    shape: shapes.Shape | None
+    """The model's size; None if its config does not tell it."""
+    num_replicas: int
+    first_gpu: int = 0
+    """The position of the first replica's first GPU among the GPUs for replicas."""
+
+    @property
+    def replica_size(self) -> int:
+        """The number of GPUs of one replica."""
+        return replica_size(self.rollout)
+
+    @property
+    def name(self) -> str:
+        """The refiner's name in texts: ``refiner``, or ``refiner of`` its data sources."""
+        return "refiner" if "" in self.use.settings else f"refiner of {', '.join(self.use.settings)}"
+
+    @property
+    def places(self) -> list[int]:
+        """The position of each replica's first GPU."""
+        return [self.first_gpu + number * self.replica_size for number in range(self.num_replicas)]
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
     """Derived sizes of the refiner."""
 
-    max_model_len: int
-    """Context length of the refiner, in tokens."""
-    least_model_len: int
-    """The least context that holds a prompt and a response."""
-    max_positions: int
-    """The number of tokens that the reference model can read."""
+    hosted: list[HostedModel]
+    """The models that the run hosts as refiners, the common one first. Without replicas, the first one holds what is
+    known of the refiner all the same."""
     prompt: RefinerPrompt
     """The renderer of the refiner's prompts, which knows the marks of thoughts."""
     prompts: dict[str, RefinerPrompt]
     """The renderers of prompts for the data sources of ``refiner.by_source``."""
     in_place_tokens: int
     """The number of tokens of the longest prompt and response that are scored in place; 0: none are scored."""
-    refiner_model: DictConfig
-    """verl's model block for the refiner's replicas."""
-    refiner_rollout: DictConfig
-    """verl's rollout block for the refiner's replicas."""
-    replica_size: int
-    """The number of GPUs of one replica."""
-    num_replicas: int
     refiner_gpus: int
     """The number of GPUs that all replicas may take."""
     num_gpus: int
@@ -59,9 +87,18 @@ class Plan:
     """The policy's size; None if its config does not tell it."""
     critic_shape: shapes.Shape | None
     """The critic's size; None if its config does not tell it, or no critic is trained."""
-    refiner_shape: shapes.Shape | None
     gpu_memory: float | None
     """The memory of a GPU in bytes; None: unknown."""
+
+    @property
+    def common(self) -> HostedModel:
+        """The model of all data sources that have none of their own."""
+        return self.hosted[0]
+
+    @property
+    def max_model_len(self) -> int:
+        """Context length of the common refiner, in tokens."""
+        return self.common.max_model_len
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
@@ -107,14 +144,16 @@ class Plan:
         if not blocks.hosts_refiner:
             return "none"
         refiner = blocks.refiner
-        who = f"{refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
+        who = _describe_replicas(self.common)
         if isinstance(refiner, External):
             who = f"{refiner.served_model_name or 'the first model'} of {', '.join(refiner.url)}"
         placement = refiner.placement + (", streaming" if blocks.streams else "")
         template = "+".join([refiner.template, *refiner.context])
         common = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         sources = self.prompts if blocks.refines else ()
-        return "\n".join([common, *(f"{f'- {source}':<14} {_differs(refiner, source)}" for source in sources)])
+        own = {source: one for one in self.hosted[1:] for source in one.use.settings}
+        lines = [f"{f'- {source}':<14} {_differs(refiner, source, own.get(source))}" for source in sources]
+        return "\n".join([common, *lines])
 
     def _describe_thoughts(self, refiner: RefinerConfig) -> str:
         """Return the treatment of the response's and the refiner's thoughts, in words."""
@@ -128,10 +167,16 @@ class Plan:
         )
 
 
-def _differs(refiner: RefinerConfig, source: str) -> str:
+def _describe_replicas(one: HostedModel) -> str:
+    return f"{one.use.path}, {one.num_replicas} {one.rollout.name} replicas"
+
+
+def _differs(refiner: RefinerConfig, source: str, hosted: HostedModel | None) -> str:
     """Return the settings that differ for a data source, and the place where its rows are refined."""
     own = (refiner.by_source or {})[source]
     said = [f"{name} {own[name]}" for name in BY_SOURCE if name in own] or ["nothing differs"]
+    if hosted is not None:
+        return f"{', '.join(said)}; by {_describe_replicas(hosted)}, context {hosted.max_model_len} tokens"
     if (one := refiner.own_servers.get(source)) is None:
         return f"{', '.join(said)}; by the common refiner"
     return f"{', '.join(said)}; by {one.served_model_name or 'the first model'} of {', '.join(one.url)}"
@@ -192,36 +237,62 @@ def make_plan(
         config: The whole config, composed.
         blocks: This extension's part of it.
         tokenizer: The tokenizer of the policy, which the refiner shares.
-        model_configs: Configs of the models by ``MODEL_KEY``, ``REFINER_KEY`` and, if one is trained, ``CRITIC_KEY``,
-            as Hugging Face's ``PretrainedConfig`` (``verl_glue/model_configs.py``).
+        model_configs: Configs of the models by ``MODEL_KEY``, the keys of the refiners' models and, if one is trained,
+            ``CRITIC_KEY``, as Hugging Face's ``PretrainedConfig`` (``verl_glue/model_configs.py``).
     """
     refiner, trainer = blocks.refiner, config.trainer
-    max_positions = _num_positions(refiner, model_configs[REFINER_KEY])
     read = _Reading.of(config, blocks, tokenizer)
-    max_model_len = refiner.max_model_len or min(read.num_tokens(blocks), max_positions)
-    rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = trainer.n_gpus_per_node * trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
     found = {key: shapes.read(one.to_dict()) for key, one in model_configs.items()}
+    hosted = [
+        _hosted_model(config, use, read, model_configs[use.path_key], is_shared=blocks.is_shared)
+        for use in refiner.models
+    ]
+    place(hosted, refiner_gpus)
     return Plan(
-        max_model_len=max_model_len,
-        least_model_len=max(min(sum(read.lengths) + 1, max_positions), read.prompt.max_tokens(0, 0)),
-        max_positions=max_positions,
+        hosted=hosted,
         prompt=read.prompt,
         prompts=read.prompts,
         in_place_tokens=read.in_place_tokens,
-        refiner_model=model_config(config, refiner),
-        refiner_rollout=rollout,
-        replica_size=replica_size(rollout),
-        num_replicas=refiner.num_replicas or refiner_gpus // replica_size(rollout),
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
         model_configs=dict(model_configs),
         policy_shape=found[MODEL_KEY],
         critic_shape=found.get(CRITIC_KEY),
-        refiner_shape=found[REFINER_KEY],
         gpu_memory=_gpu_memory(config, blocks),
     )
+
+
+def _hosted_model(config: DictConfig, use: ModelUse, read: "_Reading", found: Any, *, is_shared: bool) -> HostedModel:
+    """Return a model that has no place yet; ``found`` is its config."""
+    max_positions = _num_positions(use.first, found)
+    max_model_len = use.first.max_model_len or min(read.num_tokens(use, is_shared=is_shared), max_positions)
+    longest_template = max(prompt.max_tokens(0, 0) for _, prompt in read.asked(use))
+    return HostedModel(
+        use=use,
+        max_model_len=max_model_len,
+        least_model_len=max(min(sum(read.lengths) + 1, max_positions), longest_template),
+        max_positions=max_positions,
+        model=model_config(config, use.path),
+        rollout=rollout_config(config, use, max_model_len),
+        shape=shapes.read(found.to_dict()),
+        num_replicas=use.first.num_replicas or 0,
+    )
+
+
+def place(hosted: list[HostedModel], num_gpus: int) -> None:
+    """Give each model its GPUs, larger replicas first so that each stays within a node.
+
+    The common model gets the GPUs that are left, unless the config says how many replicas it has.
+    """
+    common, *others = hosted
+    left = num_gpus - sum(one.num_replicas * one.replica_size for one in others)
+    common.num_replicas = common.num_replicas or max(0, left // common.replica_size)
+    first_gpu = 0
+    for one in sorted(hosted, key=lambda one: -one.replica_size):
+        one.first_gpu = first_gpu
+        first_gpu += one.num_replicas * one.replica_size
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -251,17 +322,18 @@ class _Reading:
             in_place_tokens=blocks.constraint.companion(tokenizer, thoughts, settings, longest).scored_tokens(*lengths),
         )
 
-    def num_tokens(self, blocks: RefinementConfig) -> int:
-        """Return the number of tokens of the longest prompt with its refinement, by refiners that the run hosts."""
-        refiner = blocks.refiner
-        own = {name: one for name, one in refiner.sources.items() if name not in refiner.own_servers}
-        hosted = [(refiner, self.prompt), *((one, self.prompts[name]) for name, one in own.items())]
+    def asked(self, use: ModelUse) -> list[tuple[RefinerConfig, RefinerPrompt]]:
+        """Return the settings by which a model is asked, each with the renderer of its prompts."""
+        return [(one, self.prompts.get(source, self.prompt)) for source, one in use.settings.items()]
+
+    def num_tokens(self, use: ModelUse, *, is_shared: bool) -> int:
+        """Return the number of tokens of the longest prompt with its refinement."""
         needed = max(
             prompt.max_tokens(*self.lengths) + one.response_length + (one.longest_thought if prompt.thoughts else 0)
-            for one, prompt in hosted
+            for one, prompt in self.asked(use)
         )
         # With a shared refiner, the actor reads what is scored in place.
-        return needed if blocks.is_shared else max(needed, self.in_place_tokens + 1)
+        return needed if is_shared else max(needed, self.in_place_tokens + 1)
 
 
 def _num_positions(refiner: RefinerConfig, found: Any) -> int:

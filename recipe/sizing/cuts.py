@@ -59,7 +59,7 @@ def cuts(config: DictConfig, blocks: Any, plan: Any) -> Iterator[Cut]:
     tensor = "tensor_model_parallel_size"
     found = [("actor_rollout_ref.rollout", config.actor_rollout_ref.rollout, plan.policy_shape)]
     if blocks.hosts_refiner and blocks.refiner.has_replicas:
-        found.append(("refiner.rollout", plan.refiner_rollout, plan.refiner_shape))
+        found += [(f"{one.use.key}.rollout", one.rollout, one.shape) for one in plan.hosted]
     for key, rollout, shape in found:
         if shape is not None:
             yield Cut(key=f"{key}.{tensor}", size=rollout[tensor], shape=shape)

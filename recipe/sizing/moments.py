@@ -70,6 +70,8 @@ class Server:
     name: str
     key: str
     """The key of the engine's block of settings."""
+    length_key: str
+    """The key of the engine's context length."""
     share: float
     """The share of the GPU's memory that the engine takes while it is awake."""
     weights: float
@@ -84,7 +86,9 @@ class Server:
     where: str
 
 
-def _server(name: str, key: str, shape: Shape, rollout: DictConfig, where: str, **sizes: int) -> Server:
+def _server(
+    name: str, key: str, length_key: str, shape: Shape, rollout: DictConfig, where: str, **sizes: int
+) -> Server:
     """Return an engine's part on one GPU: tensor and pipeline parallelism divide it, expert parallelism the experts."""
     tensor, pipeline = rollout.tensor_model_parallel_size, rollout.pipeline_model_parallel_size
     others = (shape.num_parameters - shape.experts) / (tensor * pipeline)
@@ -94,6 +98,7 @@ def _server(name: str, key: str, shape: Shape, rollout: DictConfig, where: str, 
     return Server(
         name=name,
         key=key,
+        length_key=length_key,
         share=rollout.gpu_memory_utilization,
         weights=size * (others + experts),
         kv_token=shape.kv_bytes(tensor, pipeline, size),
@@ -146,13 +151,16 @@ class Footprint:
         # Where the adapter alone is sent to it; else it drops its weights, which come anew.
         num_kept = per_node if _lora_rank(model) and not OmegaConf.select(model, "lora.merge") else 0
         sizes = {"max_model_len": longest, "num_kept": num_kept}
-        self.servers.append(_server("rollout", "actor_rollout_ref.rollout", self._policy, rollout, where, **sizes))
-        if plan.refiner_shape is not None and self._blocks.hosts_refiner and refiner.has_replicas:
-            where = "refiner GPU" if refiner.is_dedicated else "training GPU"
-            num_kept = min(per_node, plan.num_replicas * plan.replica_size)
-            sizes = {"max_model_len": plan.max_model_len, "num_kept": num_kept}
-            own = _server("refiner", "refiner.rollout", plan.refiner_shape, plan.refiner_rollout, where, **sizes)
-            self.servers.append(own)
+        key = "actor_rollout_ref.rollout"
+        self.servers.append(_server("rollout", key, f"{key}.max_model_len", self._policy, rollout, where, **sizes))
+        for one in plan.hosted if self._blocks.hosts_refiner and refiner.has_replicas else ():
+            if one.shape is None:
+                continue
+            where = f"{one.name} GPU" if refiner.is_dedicated else "training GPU"
+            num_kept = min(per_node, one.num_replicas * one.replica_size)
+            sizes = {"max_model_len": one.max_model_len, "num_kept": num_kept}
+            key, length_key = f"{one.use.key}.rollout", f"{one.use.key}.max_model_len"
+            self.servers.append(_server(one.name, key, length_key, one.shape, one.rollout, where, **sizes))
 
     def _read_states(self) -> None:
         config, actor = self._config, self._config.actor_rollout_ref
@@ -176,19 +184,24 @@ class Footprint:
             self._add("training" if role == "actor" else "training the critic", self._computing(role, learns=True))
         if "actor" in self._states:
             self._add("log-probs", self._computing("actor", learns=False))
+        for server in self.servers:
+            parts = [*(self._resting() if server.where == "training GPU" else []), self._awake(server)]
+            self._add(f"{server.name} awake", parts + self._scoring(server), server.where, awake=server.name)
+        self._add_sync()
+        self._add_host()
+
+    def _scoring(self, server: Server) -> list[Part]:
+        """Return the logits of a refiner that is asked for log-probs; for the KL, only the common refiner is."""
+        one = next((one for one in self._plan.hosted if one.name == server.name), None)
+        if one is None:
+            return []
         scorers = {
-            "measure.num_kl_rollouts": self._blocks.measures_kl,
+            "measure.num_kl_rollouts": self._blocks.measures_kl and one is self._plan.common,
             "constraint.target": self._blocks.constraint.asks_log_probs,
         }
         scored_by = [key for key, is_set in scorers.items() if is_set]
-        for server in self.servers:
-            parts = [*(self._resting() if server.where == "training GPU" else []), self._awake(server)]
-            if server.name == "refiner" and scored_by:
-                num_logits = self._plan.refiner_shape.vocab * self._plan.refiner_rollout.max_num_batched_tokens
-                parts.append(_guess("log pi_0", 6 * num_logits, scored_by[0]))
-            self._add(f"{server.name} awake", parts, server.where, awake=server.name)
-        self._add_sync()
-        self._add_host()
+        num_logits = one.shape.vocab * one.rollout.max_num_batched_tokens if scored_by else 0
+        return [_guess("log pi_0", 6 * num_logits, key) for key in scored_by[:1]]
 
     def _add(self, name: str, parts: list[Part], where: str = "training GPU", awake: str | None = None) -> None:
         """Add a moment, including the memory that other engines of the same GPU take at that time."""
@@ -293,7 +306,8 @@ class Footprint:
                 parts.append(_guess(f"{one.name}'s pinned buffers", ROUNDED * weights, key))
         num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
         rows = num_rows * self._longest(learns=False) * ROW_BYTES / config.trainer.nnodes
-        processes = PROCESS * per_node * (1 + len(self.servers))
+        num_engines = len({one.key.partition(".")[0] for one in self.servers})  # a GPU has at most one refiner's
+        processes = PROCESS * per_node * (1 + num_engines)
         parts += [
             _guess("rows", rows, "data.train_batch_size"),
             _guess("processes", processes, "trainer.n_gpus_per_node"),

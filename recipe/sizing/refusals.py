@@ -29,10 +29,9 @@ def refusals(found: Footprint) -> Iterator[str]:
                 f"{one.key}.tensor_model_parallel_size"
             )
         elif num_tokens < one.max_model_len:
-            key = "refiner.max_model_len" if one.name == "refiner" else f"{one.key}.max_model_len"
             yield (
-                f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one "
-                f"request may have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
+                f"{one.length_key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights,"
+                f" one request may have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
                 f"{one.key}.tensor_model_parallel_size"
             )
     for moment in found.moments:

@@ -104,7 +104,7 @@ class Turns(HostedRefiner):
 
     def client(self) -> Any:
         """Return a client without a server."""
-        return SimpleNamespace(addresses={"a", "b"}, handles=[])
+        return SimpleNamespace(addresses={"a", "b"}, handles=[], by_source={})
 
     def wake_up(self) -> int:
         """Say that one replica had to be started again."""

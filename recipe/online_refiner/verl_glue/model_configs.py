@@ -8,7 +8,7 @@ from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.config.replicas import MODEL_SHAPE_KEYS, model_config
-from recipe.online_refiner.plan import CRITIC_KEY, MODEL_KEY, REFINER_KEY, Plan, make_plan
+from recipe.online_refiner.plan import CRITIC_KEY, MODEL_KEY, Plan, make_plan
 from recipe.preflight.rules import has_critic
 from refiner_worker.config import RefinerConfig
 
@@ -27,16 +27,17 @@ def plan_run(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) ->
 
 
 def read_model_configs(config: DictConfig, refiner: RefinerConfig) -> dict[str, Any]:
-    """Return the configs of policy, refiner and critic by the keys of their paths; a shared model is read once.
+    """Return the configs of policy, refiners and critic by the keys of their paths; a shared model is read once.
 
     Raises:
         ValueError: If a config cannot be read, or does not say how long a context may be.
     """
     model = config.actor_rollout_ref.model
     configs = {MODEL_KEY: _hf_config(model, MODEL_KEY)}
-    configs[REFINER_KEY] = configs[MODEL_KEY]
-    if refiner.model_path != model.path:
-        configs[REFINER_KEY] = _hf_config(model_config(config, refiner), REFINER_KEY)
+    for use in refiner.models:
+        is_policys = use.path == model.path
+        own = None if is_policys else _hf_config(model_config(config, use.path), use.path_key)
+        configs[use.path_key] = own or configs[MODEL_KEY]
     if has_critic(config):
         configs[CRITIC_KEY] = _hf_config(config.critic.model, CRITIC_KEY)
     return configs

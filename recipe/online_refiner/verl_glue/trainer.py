@@ -185,7 +185,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         if rollout.prometheus.enable and self.blocks.refiner.has_replicas:
             managers = [self.llm_server_manager, getattr(self, "standalone_server_manager", None)]
             addresses = [address for manager in managers if manager for address in manager.server_addresses]
-            update_prometheus_config(rollout.prometheus, [*addresses, *self.group.client().servers], rollout.name)
+            update_prometheus_config(rollout.prometheus, [*addresses, *self.group.client().replicas], rollout.name)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts.
@@ -301,6 +301,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             state.metrics[metric_names.NUM_RESTARTS] = num_restarts
             client = self.group.client()
             state.metrics[metric_names.NUM_REPLICAS] = len(client.addresses)
+            for source, one in client.by_source.items():
+                state.metrics[metric_names.REPLICAS_OF + source] = len(one.servers)
             if self.blocks.refines:
                 with self._reward_model_awake():
                     self.stages.refine(batch, state, client, self.plan.max_model_len)

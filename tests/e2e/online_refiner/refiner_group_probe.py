@@ -26,7 +26,7 @@ from verl.single_controller.ray import ResourcePoolManager
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.method.pairs import Refinement, Rollout
 from recipe.online_refiner.refine.group import Refiner
-from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
+from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup, start
 from recipe.online_refiner.verl_glue.model_configs import plan_run
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
@@ -244,13 +244,7 @@ def main() -> None:
     ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
     pools = ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={})
     pools.create_resource_pool()
-    group = RefinerGroup(
-        refiner=blocks.refiner,
-        model=plan.refiner_model,
-        rollout=plan.refiner_rollout,
-        pool=pools.resource_pool_dict["global_pool"],
-        gpus_per_node=1,
-    )
+    (group,) = start(plan.hosted, pool=pools.resource_pool_dict["global_pool"], gpus_per_node=1)
     refiner = Refiner(
         config=blocks.refiner,
         client=group.client(),

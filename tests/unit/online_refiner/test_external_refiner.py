@@ -445,7 +445,7 @@ def test_a_dead_server_of_a_data_source_costs_that_source(tokenizer: Any) -> Non
     with serving(always(GOOD)) as common, serving(always(GOOD)) as far:
         own = {"like": {}, "warm": {"temperature": 0.5}, "far": {"url": far.url}, "dead": {"url": closed_port()}}
         settings = read_refiner({**vars(config(common.url)), "by_source": own})
-        both = RefinerBySource(ExternalRefiner(settings), settings)
+        both = RefinerBySource(ExternalRefiner(settings), settings, {})
         both.wake_up()
         client = pickle.loads(pickle.dumps(both.client().shared(64)))  # as it comes to a worker
         assert client.addresses == {common.url, far.url}

@@ -37,7 +37,7 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     blocks, plan = run.blocks, run.plan
     needed = blocks.refiner.prompt(run.files.tokenizer, {}, None, 16).max_tokens(64, 16) + 16
     assert plan.max_model_len == needed <= 2048
-    assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
+    assert plan.common.rollout.load_format == "auto" and plan.common.rollout.max_model_len == needed
     text = plan.describe(config, blocks, run.files.num_prompts)
     assert "colocated" in text and f"context {needed} tokens" in text
     assert "4 prompts, 2 a step" in text

@@ -50,7 +50,7 @@ def test_models_and_data_on_hdfs(config: DictConfig, hdfs: Path, tiny_llama: Pat
     config.actor_rollout_ref.model.path = "hdfs://models/tiny"
     run = checked(config)
     assert run.files.num_prompts == 4
-    assert run.plan.refiner_model.path == "hdfs://models/tiny"
+    assert run.plan.common.model.path == "hdfs://models/tiny"
     config.actor_rollout_ref.model.path = "hdfs://models/none"
     assert "no tokenizer there" in error_of(config)
 
@@ -64,12 +64,12 @@ def test_the_refiner_reads_its_model_as_the_actor_does(config: DictConfig, tiny_
     needed = plan_run(config, blocks, tokenizer=tokenizer).max_model_len
 
     model.hf_config_path, model.use_shm, config.refiner.max_model_len = str(tmp_path), True, 513
-    assert plan_run(config, load(config), tokenizer=tokenizer).max_positions == 512
+    assert plan_run(config, load(config), tokenizer=tokenizer).common.max_positions == 512
     OmegaConf.update(model, "override_config", {"max_position_embeddings": needed - 1}, force_add=True)
     plan = plan_run(config, blocks, tokenizer=tokenizer)
     assert plan.max_model_len == needed - 1
-    assert (plan.refiner_model.hf_config_path, plan.refiner_model.use_shm) == (str(tmp_path), True)
-    assert plan.refiner_model.override_config == model.override_config
+    assert (plan.common.model.hf_config_path, plan.common.model.use_shm) == (str(tmp_path), True)
+    assert plan.common.model.override_config == model.override_config
 
     shutil.copytree(tiny_llama, tmp_path / "other")
     config.refiner.model_path, config.refiner.max_model_len = str(tmp_path / "other"), None
@@ -86,7 +86,7 @@ def test_the_refiners_engine_is_plain_where_the_policys_is_not(config: DictConfi
     rollout.quantization, rollout.qat, rollout.enable_rollout_routing_replay = "fp8", {"enable": True}, True
     rollout.disaggregation.enabled, rollout.checkpoint_engine.backend = True, "nccl"
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    made = omega_conf_to_dataclass(plan_run(config, load(config), tokenizer=tokenizer).refiner_rollout)
+    made = omega_conf_to_dataclass(plan_run(config, load(config), tokenizer=tokenizer).common.rollout)
     assert (made.quantization, made.qat, made.enable_rollout_routing_replay) == (None, None, False)
     assert (made.disaggregation.enabled, made.checkpoint_engine.backend) == (False, "naive")
     config.refiner.rollout = {"quantization": "fp8"}
@@ -108,7 +108,7 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
     run = checked(config)
     assert run.files.tokenizer.chat_template == model.custom_chat_template
     plan = run.plan
-    assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
+    assert (plan.common.model.path, plan.common.model.tokenizer_path) == (str(bare), str(tiny_llama))
 
 
 def test_the_refiners_context_has_room_for_its_thought(config: DictConfig, tiny_llama: Path) -> None:

@@ -99,8 +99,9 @@ class Group(RefinerGroup):
     def __init__(self, replicas: dict[int, Replica], placement: str, rollout: dict[str, bool]) -> None:
         own = {"n_gpus_per_node": 1} if placement == "dedicated" else {}
         self._refiner = read_refiner({"model_path": "m", "response_length": 8, "placement": placement, **own})
-        self._num_deaths = Counter()
-        self._rollout, self.replicas, self._replicas = rollout, replicas, replicas  # type: ignore[assignment]
+        self._num_deaths, self._problems = Counter(), {}
+        self._hosted = SimpleNamespace(rollout=rollout, name="refiner")  # type: ignore[assignment]
+        self.replicas, self._replicas = replicas, replicas  # type: ignore[assignment]
         self.launched: list[int] = []
 
     def _new_replica(self, rank: int) -> Any:

@@ -38,7 +38,8 @@ def refused(*overrides: str, engine: str | None = None, **changes: Any) -> list[
         config = composed(*overrides)
     blocks, shape = load(config), shapes.read({**SMOLLM2, **changes})
     refiner = OmegaConf.merge(config.actor_rollout_ref.rollout, config.refiner.rollout)
-    plan = SimpleNamespace(policy_shape=shape, refiner_shape=shape, refiner_rollout=refiner)
+    hosted = SimpleNamespace(use=SimpleNamespace(key="refiner"), rollout=refiner, shape=shape)
+    plan = SimpleNamespace(policy_shape=shape, hosted=[hosted])
     plan.critic_shape = shape if has_critic(config) else None
     return [line for one in cuts.cuts(config, blocks, plan) if (line := one.refusal())]
 

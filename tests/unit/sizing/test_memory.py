@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from experiments.gpu_quarter.measured import part
 from recipe.online_refiner.config import checks
-from recipe.online_refiner.config.replicas import replica_size
-from recipe.online_refiner.plan import Plan
+from recipe.online_refiner.config.replicas import rollout_config
+from recipe.online_refiner.plan import HostedModel, Plan, place
 from recipe.sizing import moments, shapes, state
 from recipe.sizing.moments import GIB, Footprint
 
@@ -64,13 +64,24 @@ ROWS = (
 def footprint_of(*overrides: str, gpu: float | None = 80 * GIB, critic: shapes.Shape | None = None) -> Footprint:
     """Return what the plan finds of a run of Qwen2.5-7B."""
     config = composed(*ROWS, *overrides)
-    blocks, rollout = checks.load(config), config.actor_rollout_ref.rollout
+    blocks = checks.load(config)
     num_gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     values = dict.fromkeys(field.name for field in dataclasses.fields(Plan))
-    values |= {"policy_shape": SHAPE, "refiner_shape": SHAPE, "gpu_memory": gpu, "max_model_len": 9316}
-    values["critic_shape"] = critic
-    values |= {"refiner_rollout": rollout, "num_gpus": num_gpus, "replica_size": replica_size(rollout)}
-    values["num_replicas"] = blocks.refiner.num_replicas or num_gpus // values["replica_size"]
+    values |= {"policy_shape": SHAPE, "critic_shape": critic, "gpu_memory": gpu, "num_gpus": num_gpus}
+    values["hosted"] = [
+        HostedModel(
+            use=use,
+            max_model_len=9316,
+            least_model_len=1,
+            max_positions=9316,
+            model=config.actor_rollout_ref.model,
+            rollout=rollout_config(config, use, 9316),
+            shape=SHAPE,
+            num_replicas=use.first.num_replicas or 0,
+        )
+        for use in blocks.refiner.models
+    ]
+    place(values["hosted"], num_gpus)
     return Plan(**values).footprint(config, blocks)
 
 

@@ -85,7 +85,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     ),
     "a number from 0 to 1": (lambda value: 0 <= value <= 1, ["algorithm.gamma", "algorithm.lam"]),
 }
-"""The possible values of verl's keys, which also hold for the same keys of critic and refiner.
+"""The possible values of verl's keys, which also hold for the same keys of critic and refiners.
 
 A learning rate of 0 is a control; with a temperature of 0, log-probs would be divided by 0.
 """
@@ -95,15 +95,17 @@ A learning rate of 0 is a control; with a temperature of 0, log-probs would be d
 def numbers_are_possible(run: PlannedRun) -> str | None:
     """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
     alike = {f"{ACTOR}.fsdp_config": "critic.fsdp", ACTOR: "critic"} if has_critic(run.config) else {}
-    if run.blocks.hosts_refiner:
-        alike[ROLLOUT] = "refiner.rollout"
+    models = run.blocks.refiner.models if run.blocks.hosts_refiner else ()
     for wanted, (holds, keys) in NUMBERS.items():
         twins = (key.replace(block, own) for key in keys for block, own in alike.items())
-        for key in dict.fromkeys((*keys, *twins)):
-            if (value := OmegaConf.select(run.config, key, default=ABSENT)) is ABSENT:
-                continue
+        values = {key: OmegaConf.select(run.config, key, default=ABSENT) for key in (*keys, *twins)}
+        for use in models:
+            own_rollout = OmegaConf.create(use.first.rollout)
+            for name in (key.removeprefix(f"{ROLLOUT}.") for key in keys if key.startswith(ROLLOUT)):
+                values[f"{use.key}.rollout.{name}"] = OmegaConf.select(own_rollout, name, default=ABSENT)
+        for key, value in values.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             may_be_null = value is None and wanted.endswith("or null")
-            if not may_be_null and not (is_number and holds(value)):
+            if value is not ABSENT and not may_be_null and not (is_number and holds(value)):
                 return f"{key}={'null' if value is None else value}: set {wanted}"
     return None

@@ -29,31 +29,30 @@ def policy_reads_prompt_and_response(run: PlannedRun) -> str | None:
 @rule("sizes")
 def refiner_reads_prompt_and_response(run: PlannedRun) -> str | None:
     """The refiner's context holds prompt and response, and its model can read it."""
-    plan = run.plan
-    if not run.blocks.hosts_refiner or plan.least_model_len <= plan.max_model_len <= plan.max_positions:
-        return None
-    return (
-        f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response, or "
-        f"the template alone) and {plan.max_positions} (what the reference model can read); leave it null to derive it"
-    )
+    for one in run.plan.hosted if run.blocks.hosts_refiner else ():
+        if not one.least_model_len <= one.max_model_len <= one.max_positions:
+            return (
+                f"{one.use.key}.max_model_len={one.max_model_len} must be between {one.least_model_len} (prompt and "
+                f"response, or the template alone) and {one.max_positions} (what the reference model can read); leave "
+                "it null to derive it"
+            )
+    return None
 
 
 @rule("sizes")
 def thought_leaves_room_for_an_answer(run: PlannedRun) -> str | None:
     """The longest prompt and the longest thought of the refiner do not fill its context."""
-    plan, refiner = run.plan, run.blocks.refiner
+    plan = run.plan
     if not run.blocks.refines or not plan.prompt.thoughts:
         return None
-    prompts = {"refiner": (refiner, plan.prompt)}
-    for source, one in refiner.sources.items():
-        if source not in refiner.own_servers:
-            prompts[f"refiner.by_source.{source}"] = one, plan.prompts[source]
-    for key, (one, prompt) in prompts.items():
-        if prompt.max_tokens(run.config.data.max_prompt_length, 0) + one.longest_thought >= plan.max_model_len:
-            return (
-                f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, "
-                f"{plan.max_model_len}; set {key}.thought_length lower"
-            )
+    for hosted in plan.hosted:
+        for source, one in hosted.use.settings.items():
+            prompt, key = plan.prompts.get(source, plan.prompt), f"refiner.by_source.{source}" if source else "refiner"
+            if prompt.max_tokens(run.config.data.max_prompt_length, 0) + one.longest_thought >= hosted.max_model_len:
+                return (
+                    f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, "
+                    f"{hosted.max_model_len}; set {key}.thought_length lower"
+                )
     return None
 
 
@@ -79,24 +78,35 @@ def shared_servers_read_it_too(run: PlannedRun) -> str | None:
 
 @rule("sizes")
 def replicas_fit(run: PlannedRun) -> str | None:
-    """The replicas of rollout and refiner fit on their GPUs, in equal parts of a node or in whole nodes."""
-    plan, wanted, tensor = run.plan, run.blocks.refiner.num_replicas or 1, "rollout.tensor_model_parallel_size"
+    """The replicas of rollout and refiners fit on their GPUs, each in a part of a node or in whole nodes."""
+    plan, tensor = run.plan, "rollout.tensor_model_parallel_size"
     rollout, trainer = run.config.actor_rollout_ref.rollout, run.config.trainer
     if trainer.v1.trainer_mode != "separate_async" and replica_size(rollout) > plan.num_gpus:
         return f"a replica of the rollout needs {replica_size(rollout)} GPUs; lower actor_rollout_ref.{tensor}"
     if run.blocks.refiner.placement == "external":
         return None
-    size, num_gpus = plan.replica_size, plan.refiner_gpus
-    if num_gpus // size < wanted:
-        said = f"refiner.num_replicas={wanted} replicas of {size} GPUs do not fit on {num_gpus}"
-        return f"{said}; lower refiner.num_replicas, or the GPUs of one (+refiner.{tensor}=1)"
-    per_node = run.blocks.refiner.n_gpus_per_node or trainer.n_gpus_per_node
-    if num_gpus % size == 0 and (per_node % size == 0 or size % per_node == 0):
-        return None
-    return (
-        f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
-        f"+refiner.{tensor} to a divisor or a multiple of the GPUs of a node"
-    )
+    return _wrong_with_replicas(run, tensor)
+
+
+def _wrong_with_replicas(run: PlannedRun, tensor: str) -> str | None:
+    """Return one line if the refiners' replicas do not fit on their GPUs, or one would span a part of another node."""
+    hosted, num_gpus, refiner = run.plan.hosted, run.plan.refiner_gpus, run.blocks.refiner
+    wanted = {one.use.key: max(1, one.num_replicas) * one.replica_size for one in hosted}
+    if sum(wanted.values()) > num_gpus:
+        parts = [f"{one.use.key}.num_replicas={max(1, one.num_replicas)} of {one.replica_size} GPUs" for one in hosted]
+        said, key = f"{', '.join(parts)}: replicas do not fit on {num_gpus} GPUs", max(wanted, key=wanted.__getitem__)
+        return f"{said}; lower {key}.num_replicas, or the GPUs of one (+{key}.{tensor}=1)"
+    per_node = refiner.n_gpus_per_node or run.config.trainer.n_gpus_per_node
+    num_idle = num_gpus - sum(wanted.values()) if refiner.num_replicas is None else 0
+    for one in hosted:
+        size, first = one.replica_size, [start % per_node for start in one.places]
+        is_aligned = all(at + size <= per_node or at == size % per_node == 0 for at in first)
+        if not is_aligned or (num_idle and one is run.plan.common):
+            return (
+                f"{one.use.key}: replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
+                f"+{one.use.key}.{tensor} to a divisor or a multiple of the GPUs of a node"
+            )
+    return None
 
 
 @rule("sizes")

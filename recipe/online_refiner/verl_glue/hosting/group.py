@@ -11,19 +11,18 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
 from ray.exceptions import RayError
 from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
-from recipe.online_refiner.config.replicas import replica_size
-from refiner_worker.client import HostedRefiner, RefinerClient, RunEndedError, is_dead
-from refiner_worker.config import RefinerConfig
+from recipe.online_refiner.plan import HostedModel
+from refiner_worker.client import HostedRefiner, RefinerClient, RefinerLostError, is_dead
 from refiner_worker.engines import can_sleep
 
 logger = logging.getLogger(__name__)
@@ -35,32 +34,26 @@ RESTART_TIMEOUT_S = 900.0
 
 
 class RefinerGroup(HostedRefiner):
-    """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started again when they died.
+    """Replicas of a model: launched once, woken and put to sleep around the refine stage, restarted when they died."""
 
-    They take the first slices of the placement's pool.
-    """
-
-    def __init__(
-        self,
-        *,
-        refiner: RefinerConfig,
-        model: DictConfig,
-        rollout: DictConfig,
-        pool: RayResourcePool,
-        gpus_per_node: int,
-    ) -> None:
-        self._refiner, self._model, self._rollout = refiner, model, rollout
-        self._gpus_per_node = gpus_per_node
+    def __init__(self, hosted: HostedModel, *, pool: RayResourcePool, gpus_per_node: int) -> None:
+        """Prepare the replicas, which take a whole pool; :func:`start` launches them."""
+        self._hosted, self._gpus_per_node = hosted, gpus_per_node
+        self._refiner = replace(hosted.use.first, max_model_len=hosted.max_model_len)
         self._num_launches = 0
         self._num_deaths: Counter[int] = Counter()
-        slices = split_resource_pool(pool, split_size=replica_size(rollout))
-        self._slices = slices[: refiner.num_replicas or len(slices)]
+        self._problems: dict[int, str] = {}
+        self._slices = split_resource_pool(pool, split_size=hosted.replica_size)
         self._replicas: dict[int, RolloutReplica] = {rank: self._new_replica(rank) for rank in range(len(self._slices))}
-        _run(*map(self._launch, self._replicas))
+
+    def launches(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the coroutines that launch the replicas."""
+        return [self._launch(rank) for rank in self._replicas]
+
+    def show(self) -> None:
+        """Print where the replicas run, as verl prints its servers."""
         for rank, (pid, node) in enumerate(self.server_places()):
-            # As verl prints its servers.
-            print(f"refiner replica {rank}: server process {pid} on node {node}", flush=True)
-        self.sleep()
+            print(f"{self._hosted.name} replica {rank}: server process {pid} on node {node}", flush=True)
 
     def client(self) -> RefinerClient:
         """Return a client of the replicas that run now."""
@@ -75,18 +68,17 @@ class RefinerGroup(HostedRefiner):
         """Make every replica ready to serve and return how many had to be started again.
 
         Raises:
-            RunEndedError: If all replicas are dead and none of them can be started again.
+            RefinerLostError: If all replicas are dead and none of them can be started again.
         """
         awake = _run(*map(self._wakes, self._replicas.values()))
         dead = [rank for rank, is_awake in zip(self._replicas, awake, strict=True) if not is_awake]
         for rank in dead:
             self._remove(rank)
-        problems = {rank: self._restart(rank) for rank in dead}
+        problems = {rank: why for rank in dead if (why := self._restart(rank))}
+        self._problems |= problems
         if not self._replicas:
-            raise RunEndedError(
-                f"no replica of the refiner is left: {problems}. constraint.mode=none trains without one."
-            )
-        return sum(why is None for why in problems.values())
+            raise RefinerLostError(f"no replica of the {self._hosted.name} is left: {self._problems}")
+        return len(dead) - len(problems)
 
     def sleep(self) -> None:
         """Free the GPU memory of every replica; weights wait in host memory. A dead one is left to :meth:`wake_up`."""
@@ -95,7 +87,7 @@ class RefinerGroup(HostedRefiner):
 
     @property
     def _sleeps(self) -> bool:
-        return not self._refiner.is_dedicated and can_sleep(self._rollout)
+        return not self._refiner.is_dedicated and can_sleep(self._hosted.rollout)
 
     async def _wakes(self, replica: RolloutReplica) -> bool:
         """Wake a replica and tell whether it is there: one may die between two questions."""
@@ -110,16 +102,18 @@ class RefinerGroup(HostedRefiner):
         return True
 
     def _new_replica(self, rank: int) -> RolloutReplica:
-        # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.
+        # A restarted replica needs a name of its own: Ray frees the dead one's only some time later. So does a replica
+        # of another model.
         self._num_launches += 1
-        replica = get_rollout_replica_class(self._rollout.name)(
+        hosted = self._hosted
+        replica = get_rollout_replica_class(hosted.rollout.name)(
             replica_rank=rank,
-            config=self._rollout,
-            model_config=self._model,
+            config=hosted.rollout,
+            model_config=hosted.model,
             gpus_per_node=self._gpus_per_node,
-            name_suffix=f"refiner{self._num_launches}",
+            name_suffix=f"refiner{hosted.first_gpu}_{self._num_launches}",
         )
-        if any(one.samples > 1 for one in (self._refiner, *self._refiner.sources.values())):
+        if any(one.samples > 1 for one in hosted.use.settings.values()):
             from recipe.online_refiner.verl_glue.hosting.servers import (
                 SamplingServer,  # here: it needs vLLM, as the replica does
             )
@@ -131,7 +125,7 @@ class RefinerGroup(HostedRefiner):
         await self._replicas[rank].init_colocated(self._slices[rank])
 
     def _remove(self, rank: int) -> None:
-        logger.warning("refiner replica %d died", rank)
+        logger.warning("%s replica %d died", self._hosted.name, rank)
         dead = self._replicas.pop(rank)
         for actor in [*dead.servers, *dead.workers]:
             ray.kill(actor)
@@ -150,8 +144,23 @@ class RefinerGroup(HostedRefiner):
             except (RayError, concurrent.futures.TimeoutError) as error:
                 del self._replicas[rank]
                 why = str(error) or f"its GPUs or its server were not there within {RESTART_TIMEOUT_S:g} s"
-        logger.warning("refiner replica %d stays out of the run: %s", rank, why)
+        logger.warning("%s replica %d stays out of the run: %s", self._hosted.name, rank, why)
         return why
+
+
+def start(hosted: Sequence[HostedModel], *, pool: RayResourcePool, gpus_per_node: int) -> list[RefinerGroup]:
+    """Launch the replicas of some models on their parts of a pool, all at the same time, and let them sleep."""
+    places = sorted(hosted, key=lambda one: one.first_gpu)
+    sizes = [one.num_replicas * one.replica_size for one in places]
+    num_idle = pool.world_size - sum(sizes)
+    parts = split_resource_pool(pool, split_size=[*sizes, *([num_idle] if num_idle else [])])
+    part_of = {one.first_gpu: part for one, part in zip(places, parts, strict=False)}
+    groups = [RefinerGroup(one, pool=part_of[one.first_gpu], gpus_per_node=gpus_per_node) for one in hosted]
+    _run(*(launch for group in groups for launch in group.launches()))
+    for group in groups:
+        group.show()
+        group.sleep()
+    return groups
 
 
 def _place(_: Any) -> tuple[int, str]:

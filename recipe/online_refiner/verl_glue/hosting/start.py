@@ -9,7 +9,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
-from recipe.online_refiner.verl_glue.hosting.group import RefinerGroup
+from recipe.online_refiner.verl_glue.hosting.group import RefinerGroup, start
 from refiner_worker.client import HostedRefiner
 from refiner_worker.config import External
 
@@ -30,7 +30,7 @@ class Hosting:
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, plan: Plan) -> None:
         self._config, self._blocks, self._refiner, self._plan = config, blocks, blocks.refiner, plan
-        self._group: Future[RefinerGroup] | None = None
+        self._groups: Future[list[RefinerGroup]] | None = None
 
     def begin(self, pools: ResourcePoolManager) -> ResourcePoolManager:
         """Return the run's pools, with the refiner's own; start its replicas now if they need not wait."""
@@ -45,37 +45,45 @@ class Hosting:
             # Made when they are first asked for, which this thread and the other one would do at the same time.
             for pool in self._pools.resource_pool_dict.values():
                 pool.get_placement_groups(device_name=get_device_name())
-            self._group = ThreadPoolExecutor(1, "refiner-start").submit(self._start)
+            self._groups = ThreadPoolExecutor(1, "refiner-start").submit(self._start)
         return self._pools
 
     def finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
         """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it where there is none."""
-        refiner = self._finish(rollout_replicas)
+        groups = self._hosted_groups()
+        common = groups[0] if groups else self._without_replicas(rollout_replicas)
         if not (self._blocks.refines and self._refiner.by_source):
-            return refiner
+            return common
         from refiner_worker.sources import RefinerBySource  # here: it needs openai
 
-        return RefinerBySource(refiner, self._refiner)
+        own = zip(self._plan.hosted[1:], groups[1:], strict=False)
+        return RefinerBySource(
+            common, self._refiner, {source: group for one, group in own for source in one.use.settings}
+        )
 
-    def _finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
+    def _hosted_groups(self) -> list[RefinerGroup]:
+        """Return the replicas of each model of the plan; none if the placement has no replicas."""
+        if not self._refiner.has_replicas:
+            return []
+        return self._groups.result() if self._groups else self._start()
+
+    def _without_replicas(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
+        """Return the refiner of a placement without replicas of its own."""
         if self._blocks.is_shared:
             from recipe.online_refiner.verl_glue.hosting.shared import (
                 SharedRefiner,  # here: it needs vLLM, which other rollouts do without
             )
 
             return SharedRefiner(self._refiner, rollout_replicas)
-        if isinstance(self._refiner, External):
-            from refiner_worker.external import ExternalRefiner  # here: it needs openai
+        assert isinstance(self._refiner, External)
+        from refiner_worker.external import ExternalRefiner  # here: it needs openai
 
-            return ExternalRefiner(self._refiner)
-        return self._group.result() if self._group else self._start()
+        return ExternalRefiner(self._refiner)
 
-    def _start(self) -> RefinerGroup:
+    def _start(self) -> list[RefinerGroup]:
         name = OWN_POOL if self._refiner.is_dedicated else "global_pool"
-        return RefinerGroup(
-            refiner=self._refiner,
-            model=self._plan.refiner_model,
-            rollout=self._plan.refiner_rollout,
+        return start(
+            self._plan.hosted,
             pool=self._pools.resource_pool_dict[name],
             gpus_per_node=self._refiner.n_gpus_per_node or self._config.trainer.n_gpus_per_node,
         )

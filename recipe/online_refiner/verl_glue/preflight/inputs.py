@@ -57,17 +57,18 @@ def tokenizer_writes_chats(run: PlannedRun) -> str | None:
 
 @rule("files")
 def refiner_has_the_policys_tokens(run: PlannedRun) -> str | None:
-    """The refiner has the policy's tokens."""
-    path = run.blocks.refiner.model_path
-    if not run.blocks.hosts_refiner or path == run.config.actor_rollout_ref.model.path:
-        return None
-    actor, refiner = run.files.tokenizer, run.files.load_tokenizer(path, "refiner.model_path")
-    if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
-        return None
-    return (
-        f"refiner.model_path={path}: its tokenizer differs from the policy's, but the policy imitates refined token "
-        f"ids; set a model of the same family, or {run.config.actor_rollout_ref.model.path}"
-    )
+    """Each hosted refiner has the policy's tokens."""
+    policy = run.config.actor_rollout_ref.model.path
+    for use in run.blocks.refiner.models if run.blocks.hosts_refiner else ():
+        if use.path == policy:
+            continue
+        actor, refiner = run.files.tokenizer, run.files.load_tokenizer(use.path, use.path_key)
+        if actor.get_vocab() != refiner.get_vocab() or actor.eos_token_id != refiner.eos_token_id:
+            return (
+                f"{use.path_key}={use.path}: its tokenizer differs from the policy's, but the policy imitates refined "
+                f"token ids; set a model of the same family, or {policy}"
+            )
+    return None
 
 
 @rule("files")

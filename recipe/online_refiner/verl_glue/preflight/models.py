@@ -50,8 +50,9 @@ def models_of(run: PlannedRun) -> Iterator[Model]:
         return Model(key=key, path=path, is_trained=is_trained, config=configs.get(key))
 
     yield model("actor_rollout_ref.model.path", actor.path, is_trained=True)
-    if run.blocks.hosts_refiner and run.blocks.refiner.has_replicas and run.blocks.refiner.model_path != actor.path:
-        yield model("refiner.model_path", run.blocks.refiner.model_path, is_trained=False)
+    for use in run.blocks.refiner.models:
+        if run.blocks.hosts_refiner and run.blocks.refiner.has_replicas and use.path != actor.path:
+            yield model(use.path_key, use.path, is_trained=False)
     if has_critic(config):
         yield model("critic.model.path", config.critic.model.path, is_trained=True)
     if config.reward.reward_model.enable:
