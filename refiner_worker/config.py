@@ -135,7 +135,7 @@ class RefinerConfig:
     """Seconds from sending a request to its reward; later refinements fail."""
     by_source: dict[Source, dict[str, Any]] | None = None
     """The keys that differ for each ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. Every source must be
-    named. Null: nothing differs."""
+    named. A source may have a model of its own (``model_path``) or servers (``url``). Null: nothing differs."""
 
     sources: "dict[str, RefinerConfig]" = field(init=False, default_factory=dict, repr=False)
     """The settings of each data source that ``by_source`` names; ``read_refiner`` reads them."""

@@ -156,7 +156,8 @@ class Footprint:
         for one in plan.hosted if self._blocks.hosts_refiner and refiner.has_replicas else ():
             if one.shape is None:
                 continue
-            where = f"{one.name} GPU" if refiner.is_dedicated else "training GPU"
+            own = "refiner GPU" if one is plan.common else f"GPU of the {one.name}"
+            where = own if refiner.is_dedicated else "training GPU"
             num_kept = min(per_node, one.num_replicas * one.replica_size)
             sizes = {"max_model_len": one.max_model_len, "num_kept": num_kept}
             key, length_key = f"{one.use.key}.rollout", f"{one.use.key}.max_model_len"

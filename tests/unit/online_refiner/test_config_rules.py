@@ -157,9 +157,12 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
             "+refiner.by_source.a.url=http://h/v1 +refiner.by_source.a.urls=x",
             "refiner.by_source.a.urls: this key cannot",
         ),
-        ("+refiner.by_source.a.num_replicas=1", "refiner.by_source.a.num_replicas: this key cannot differ by source"),
+        ("+refiner.by_source.a.num_replicas=1", "refiner.by_source.a.num_replicas is of a model of the source's own: "),
         ("+refiner.by_source.a.api_key_env=KEY", "refiner.by_source.a.api_key_env is of a server by URL: set "),
-        ("+refiner.by_source.a.model_path=other", "refiner.by_source.a.model_path: a run hosts one model; serve "),
+        (
+            "+refiner.by_source.a.model_path=other",
+            "refiner.by_source.a.model_path=other: refiner.placement=colocated hosts one model; set refiner.placement=",
+        ),
     ],
 )
 def test_a_key_that_is_wrong(override: str, message: str) -> None:
@@ -182,6 +185,52 @@ def test_what_a_data_source_is_refined_by() -> None:
         assert isinstance(far, External) and far.url == ["http://b/v1"] and far.api_key_env is None
         assert (far.temperature, far.skip_reward_at_least, far.max_model_len) == (0.5, 1.0, sys.maxsize)
         assert {*refiner.own_servers} == {"far"}
+
+
+def models_of(by_source: str, *overrides: str) -> dict[str, Any]:
+    """Return the models of a dedicated refiner: data sources, replicas and engine settings by the key of each model."""
+    uses = load(composed(*DEDICATED, f"refiner.by_source={by_source}", *overrides)).refiner.models
+    return {use.key: (use.path, [*use.settings], use.first.num_replicas, use.first.rollout) for use in uses}
+
+
+def test_the_models_of_data_sources() -> None:
+    """Each has one replica unless it says so, and the common engine settings."""
+    common = ("refiner.rollout={dtype: half}", "refiner.num_replicas=2", "refiner.model_path=m")
+    own = "{a: {}, b: {model_path: x}, c: {url: http://h/v1}, d: {model_path: x}, e: {model_path: y, num_replicas: 3, "
+    assert models_of(own + "rollout: {tensor_model_parallel_size: 2}}}", *common) == {
+        "refiner": ("m", ["", "a"], 2, {"dtype": "half"}),
+        "refiner.by_source.b": ("x", ["b", "d"], 1, {"dtype": "half"}),
+        "refiner.by_source.e": ("y", ["e"], 3, {"tensor_model_parallel_size": 2}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("by_source", "said"),
+    [
+        ("{a: {model_path: x, url: http://h/v1}}", "refiner.by_source.a.model_path=x: a source's refiner is a hosted "),
+        ("{a: {model_path: model}}", "refiner.by_source.a.model_path=model: this is the common model; leave "),
+        ("{a: {model_path: x, num_replicas: 0}}", "refiner.by_source.a.num_replicas=0: Input should be greater"),
+        ("{a: {rollout: {}}}", "refiner.by_source.a.rollout is of a model of the source's own: set "),
+        (
+            "{a: {model_path: x}, b: {model_path: x, num_replicas: 2}}",
+            "refiner.by_source.b.num_replicas=2, but refiner.by_source.a.num_replicas=1 of the same model (x); set ",
+        ),
+        (
+            "{a: {model_path: x}, b: {model_path: y}, c: {model_path: z}, d: {model_path: w}}",
+            "refiner.by_source: the run would host 5 models as refiners, and at most 4 are possible; let ",
+        ),
+        (
+            "{a: {model_path: x, rollout: {gpu_memory_utilization: 2}}}",
+            "refiner.by_source.a.rollout.gpu_memory_utilization=2: set a number above 0 and at most 1 [numbers-",
+        ),
+        (
+            "{a: {model_path: x, rollout: {name: sglang}}}",
+            "refiner.by_source.a: a hosted refiner runs on vllm, not on sglang, ",
+        ),
+    ],
+)
+def test_a_model_of_a_data_source_that_cannot_be_hosted(by_source: str, said: str) -> None:
+    assert error_of(*DEDICATED, "refiner.model_path=model", f"refiner.by_source={by_source}").startswith(said)
 
 
 def test_data_sources_with_any_name() -> None:

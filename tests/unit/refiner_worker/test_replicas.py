@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 from collections import Counter
@@ -21,6 +22,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import RayActorError, RayError
 from verl.single_controller.ray import ResourcePoolManager
+from verl.single_controller.ray.base import SubRayResourcePool
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.workers.config import RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
@@ -29,13 +31,14 @@ from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, extract_pr
 from vllm.logprobs import Logprob
 from vllm.sampling_params import RequestOutputKind
 
-from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup
+from recipe.online_refiner.verl_glue.hosting.group import MAX_DEATHS, RefinerGroup, start
 from recipe.online_refiner.verl_glue.hosting.servers import extract
 from recipe.online_refiner.verl_glue.hosting.shared import SharedServer
 from recipe.online_refiner.verl_glue.hosting.start import Hosting
 from refiner_worker.client import SAMPLING, RefinerClient, RefinerRequestError, RunEndedError
-from refiner_worker.config import Colocated, read_refiner
+from refiner_worker.config import Colocated, RefinerConfig, read_refiner
 from refiner_worker.engines import ABSENT, SAMPLES, can_sleep, has_failed
+from refiner_worker.sources import RefinerBySource
 
 
 class Call:
@@ -322,6 +325,75 @@ def test_a_replica_that_cannot_start_again_costs_the_run_only_if_it_was_the_last
     assert group.wake_up() == 0 and sorted(group._replicas) == [0]
     with pytest.raises(RunEndedError, match="no replica of the refiner is left: .*no GPU"):
         Group({0: Replica(is_dead=True)}, "colocated", {"free_cache_engine": True}).wake_up()
+
+
+def by_source() -> RefinerConfig:
+    own = {"a": {}, "b": {"model_path": "x", "samples": 2, "temperature": 1}, "c": {"model_path": "x"}}
+    return read_refiner(
+        {"model_path": "m", "response_length": 8, "placement": "dedicated", "n_gpus_per_node": 2, "by_source": own}
+    )
+
+
+def test_a_model_that_is_lost_costs_its_own_data_sources(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever it is; the last one ends the run."""
+    monkeypatch.setattr("ray.kill", lambda _: None)
+
+    async def fail(self: Group, rank: int) -> None:
+        raise RayError("no GPU")
+
+    monkeypatch.setattr(Group, "_launch", fail)
+    for dead, lost in (({"common"}, ["a"]), ({"own"}, ["b", "c"])):
+        groups = {name: Group({0: Replica(is_dead=name in dead)}, "dedicated", {}) for name in ("common", "own")}
+        both = RefinerBySource(groups["common"], by_source(), {"b": groups["own"], "c": groups["own"]})
+        for _ in range(2):  # also in the next step
+            caplog.clear()
+            assert both.wake_up() == 0
+            assert "no GPU" in caplog.messages[-1] and caplog.messages[-1].endswith("sources go without refinements")
+            client = pickle.loads(pickle.dumps(both.client()))
+            assert [source for source, one in client.by_source.items() if not one.servers] == lost
+            assert len(client.addresses) == 1
+    groups = {name: Group({0: Replica(is_dead=True)}, "dedicated", {}) for name in ("common", "own")}
+    both = RefinerBySource(groups["common"], by_source(), {"b": groups["own"], "c": groups["own"]})
+    with pytest.raises(RunEndedError, match="no replica of the refiner is left: .*no GPU.*. constraint.mode=none"):
+        both.wake_up()
+
+
+def test_a_data_source_asks_its_own_model_with_its_own_settings() -> None:
+    """What is in flight is counted by model: data sources that share one share the counts."""
+    common, own = (Group({0: Replica()}, "dedicated", {}) for _ in range(2))
+    own._refiner = replace(own._refiner, max_model_len=77)
+    both = RefinerBySource(common, by_source(), {"b": own, "c": own})
+    client = both.client()
+    a, b, c = client.by_source.values()
+    assert a.servers is client.servers and b.servers is c.servers and not a.servers.keys() & b.servers.keys()
+    assert b._num_in_flight is c._num_in_flight is not a._num_in_flight is client._num_in_flight
+    assert [(one.config.samples, one.config.max_model_len) for one in (a, b, c)] == [(1, None), (2, 77), (1, 77)]
+    assert client.addresses == {*a.servers, *b.servers} == {*client.replicas} and len(client.handles) == 2
+
+
+def test_each_model_has_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight GPUs: the larger replicas first, the common model behind them, and one GPU is left."""
+    launched: list[tuple[str, int, int]] = []
+
+    async def launch(self: RefinerGroup, rank: int) -> None:
+        part = self._slices[rank]
+        launched.append((self._hosted.name, int(part.start_bundle_index), part.world_size))
+
+    monkeypatch.setattr(RefinerGroup, "_launch", launch)
+    monkeypatch.setattr(RefinerGroup, "_new_replica", lambda self, rank: Replica())
+    monkeypatch.setattr(RefinerGroup, "show", lambda self: None)
+    pool = SubRayResourcePool([], start_bundle_index=0, subgroup_world_size=8, process_on_nodes=[4, 4])
+    uses = by_source().models
+    hosted = [
+        SimpleNamespace(use=use, name=name, max_model_len=9, replica_size=size, num_replicas=number, first_gpu=first)
+        for use, name, size, number, first in zip(uses, ("m", "x"), (1, 2), (3, 2), (4, 0), strict=True)
+    ]
+    common, own = start(hosted, pool=pool, gpus_per_node=4)  # type: ignore[arg-type]
+    assert launched == [("m", 4, 1), ("m", 5, 1), ("m", 6, 1), ("x", 0, 2), ("x", 2, 2)]
+    assert (common.client().config.model_path, own.client().config.model_path) == ("m", "x")
+    assert own.client().config.max_model_len == 9
 
 
 @pytest.mark.parametrize("signal_of_death", [None, signal.SIGKILL, signal.SIGTERM])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from composed_main import base, composed
@@ -13,6 +14,7 @@ from recipe.online_refiner.config.replicas import rollout_config
 from recipe.online_refiner.plan import HostedModel, Plan, place
 from recipe.sizing import moments, shapes, state
 from recipe.sizing.moments import GIB, Footprint
+from recipe.sizing.refusals import refusals
 
 QWEN_7B = {
     "model_type": "qwen2",
@@ -83,6 +85,53 @@ def footprint_of(*overrides: str, gpu: float | None = 80 * GIB, critic: shapes.S
     ]
     place(values["hosted"], num_gpus)
     return Plan(**values).footprint(config, blocks)
+
+
+def test_each_model_has_gpus_of_its_own() -> None:
+    """Only the common one gives log-probs for the KL."""
+    own = "{a: {model_path: x, rollout: {gpu_memory_utilization: 0.05}, max_model_len: 999}, b: {}}"
+    found = footprint_of("refiner.placement=dedicated", "refiner.n_gpus_per_node=8", f"refiner.by_source={own}")
+    shares = {(one.name, one.where): one.share for one in found.servers}
+    assert shares == {
+        ("rollout", "training GPU"): 0.5,
+        ("refiner", "refiner GPU"): 0.5,
+        ("refiner of a", "GPU of the refiner of a"): 0.05,
+    }
+    assert "log pi_0" in sizes(found, "refiner awake") and "log pi_0" not in sizes(found, "refiner of a awake")
+    assert [*sizes(found, "refiner of a awake")] == ["refiner of a's engine"]
+    (line, *_) = refusals(found)
+    assert line.startswith("the refiner of a's weights take 7.1 GiB a GPU, its share is 4.0 GiB (refiner.by_source.a.")
+    assert found.servers[2].length_key == "refiner.by_source.a.max_model_len"
+
+
+@pytest.mark.parametrize(
+    ("sizes_of", "replicas", "num_gpus", "places"),
+    [
+        ([1], [0], 4, [0]),
+        ([2], [1], 8, [0]),
+        ([1, 1], [0, 1], 4, [0, 3]),
+        ([1, 4, 2], [0, 1, 1], 8, [6, 0, 4]),
+        ([4, 1, 2], [0, 2, 1], 8, [0, 6, 4]),
+    ],
+)
+def test_larger_replicas_come_first(sizes_of: list[int], replicas: list[int], num_gpus: int, places: list[int]) -> None:
+    """The common model, which is the first, has the GPUs that are left."""
+    hosted: list[Any] = [
+        HostedModel(
+            **dict.fromkeys(("use", "model", "shape")),
+            **dict.fromkeys(("max_model_len", "least_model_len", "max_positions"), 9),
+            rollout=OmegaConf.create(
+                {f"{kind}_parallel_size": 1 for kind in ("data", "pipeline_model")}
+                | {"tensor_model_parallel_size": size}
+            ),
+            num_replicas=number,
+        )
+        for size, number in zip(sizes_of, replicas, strict=True)
+    ]
+    place(hosted, num_gpus)
+    assert [one.first_gpu for one in hosted] == places
+    left = num_gpus - sum(one.num_replicas * one.replica_size for one in hosted[1:])
+    assert hosted[0].num_replicas == (replicas[0] or left // hosted[0].replica_size)
 
 
 def sizes(found: Footprint, name: str) -> dict[str, float]:

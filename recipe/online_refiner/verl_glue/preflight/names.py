@@ -106,8 +106,8 @@ def names_are_verls(run: PlannedRun) -> str | None:
 @rule("files")
 def switches_are_true_or_false(run: PlannedRun) -> str | None:
     """A switch of verl's is true or false; a word such as ``no`` or ``flase`` would count as true."""
-    for key, default in _defaults(run.config):
-        if isinstance(default, bool) and isinstance(value := OmegaConf.select(run.config, key), str):
+    for key, default, value in _settings(run):
+        if isinstance(default, bool) and isinstance(value, str):
             return f"{key}={value}: set true or false"
     return None
 
@@ -116,11 +116,11 @@ def switches_are_true_or_false(run: PlannedRun) -> str | None:
 def counts_are_counts(run: PlannedRun) -> str | None:
     """What verl counts from 1 by default is a whole number of at least 1: sizes, lengths, workers and sequences."""
     unused = _unused_parts(run.config)
-    for key, default in _defaults(run.config):
+    for key, default, value in _settings(run):
         name = key.rpartition(".")[2]
         if type(default) is not int or default < 1 or name in FRACTIONS or key.startswith(unused):
             continue
-        value, least = OmegaConf.select(run.config, key), int(name not in FROM_ZERO)
+        least = int(name not in FROM_ZERO)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             return f"{key}={value}: set a whole number of at least {least}, such as {default}"
     return None
@@ -243,16 +243,18 @@ def advantages_can_be_computed(run: PlannedRun) -> str | None:
     return None
 
 
-def _defaults(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of verl's config with their defaults; the rollout's keys are yielded for the refiner as well."""
-    for key, default in _defaults_with(config.actor_rollout_ref.actor.strategy == "megatron"):
-        yield key, default
-        if key.startswith(f"{ROLLOUT}."):
-            yield key.replace(ROLLOUT, "refiner.rollout"), default
+def _settings(run: PlannedRun) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys of verl's config with defaults and values; the rollout's keys are yielded for refiners as well."""
+    rollouts = {f"{use.key}.rollout": OmegaConf.create(use.first.rollout) for use in run.blocks.refiner.models}
+    for key, default in _defaults(run.config.actor_rollout_ref.actor.strategy == "megatron"):
+        yield key, default, OmegaConf.select(run.config, key)
+        for block, rollout in rollouts.items() if key.startswith(f"{ROLLOUT}.") else ():
+            name = key.removeprefix(f"{ROLLOUT}.")
+            yield f"{block}.{name}", default, OmegaConf.select(rollout, name)
 
 
 @functools.cache
-def _defaults_with(is_megatron: bool) -> list[tuple[str, Any]]:
+def _defaults(is_megatron: bool) -> list[tuple[str, Any]]:
     """Return the keys of verl's config for Megatron or for its other engines, with their defaults."""
     file = files("verl.trainer.config") / f"_generated_ppo_{'megatron_' if is_megatron else ''}trainer.yaml"
     return list(_leaves(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)))
