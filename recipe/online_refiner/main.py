@@ -224,12 +224,12 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     for role in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
         if (size := role.get("ulysses_sequence_parallel_size") or 1) > 1 and "fsdp_config" in role:
             role.fsdp_config.ulysses_sequence_parallel_size = size  # verl's older key, which it copies later itself
-    if line := choose_attention(config):
-        print(line, file=sys.stderr)
     run = PlannedRun(config=config, blocks=blocks)
     check(run, "start")
     quieten(config)
     # These modules import torch and verl, which takes seconds, so the config is checked first; most have rules.
+    from verl.utils.device import auto_set_device
+
     from recipe.online_refiner.verl_glue.model_configs import plan_run
     from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401
     from recipe.online_refiner.verl_glue.preflight.cautions import cautions
@@ -238,6 +238,9 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     from recipe.online_refiner.verl_glue.preflight.validation import let_verl_check
     from recipe.preflight import machine  # noqa: F401
 
+    auto_set_device(config)  # rules for NVIDIA's GPUs hold for no other device
+    if line := choose_attention(config):
+        print(line, file=sys.stderr)
     run.files = Files(config)
     check(run, "machine")
     check(run, "files")

@@ -40,12 +40,14 @@ def chosen_attention(model: Any) -> str | None:
 
 
 def choose_attention(config: DictConfig) -> str | None:
-    """Let models trained on GPUs use PyTorch's attention if flash-attn is missing and the user has chosen none.
+    """Let models trained on CUDA devices use PyTorch's attention if flash-attn is missing and the user has chosen none.
+
+    For other devices, transformers has an attention of its own.
 
     Returns:
         One line about the change, or None if nothing changed.
     """
-    if config.trainer.device == "cpu" or has_flash_attention(config):
+    if config.trainer.device != "cuda" or has_flash_attention(config):
         return None
     changed = []
     for key, model in trained_models(config).items():

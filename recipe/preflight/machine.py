@@ -69,10 +69,10 @@ def sequences_are_shared_by_flash_attention(run: PlannedRun) -> str | None:
 
 @rule("machine")
 def segments_expand_where_vllm_sees_it(run: PlannedRun) -> str | None:
-    """Engines that sleep do not get torch's expandable segments."""
+    """Engines that sleep do not get torch's expandable segments on a CUDA device."""
     name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
     value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
-    if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
+    if run.config.trainer.device != "cuda" or "expandable_segments:true" not in value.replace(" ", "").lower():
         return None
     said = f"{name}={value}: vLLM's engines cannot sleep with this setting, and do not read this variable"
     return f"{said}; set PYTORCH_CUDA_ALLOC_CONF={value} instead"

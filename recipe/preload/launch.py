@@ -95,6 +95,8 @@ def _preload(device: modules.Device) -> Worker | None:
         reason = "RAY_ADDRESS names a cluster that runs already"
     elif not os.access(preload.STAND_IN, os.X_OK):
         reason = f"{preload.STAND_IN} cannot be executed"
+    elif device is modules.GPU and _torch_is_for_another_device():
+        reason = "torch is not built for CUDA, and forks were not tried on other devices"
     else:
         setproctitle.getproctitle()  # it finds the title's place in memory as long as no variable has been changed
         drop_expected()
@@ -106,6 +108,12 @@ def _preload(device: modules.Device) -> Worker | None:
             reason = str(error)
     print(f"preload: nothing is preloaded, each worker imports its packages itself: {reason}", file=sys.stderr)
     return None
+
+
+def _torch_is_for_another_device() -> bool:
+    import torch  # here: what is not preloaded does without it
+
+    return torch.version.cuda is None
 
 
 if __name__ == "__main__":

@@ -59,9 +59,11 @@ def main() -> None:
     add("--timeout-s", type=float, default=900, metavar="S", help="seconds of one run (default: 900)")
     add("overrides", nargs="*", metavar="KEY=VALUE", help="keys of online-refiner train, for all runs")
     arguments = parser.parse_args()
-    import torch  # here: --help need not wait for it
+    there = 2
+    if arguments.platform != "cpu":
+        from verl.utils.device import get_torch_device  # here: --help need not wait for it
 
-    there = 2 if arguments.platform == "cpu" else torch.cuda.device_count()  # of those that CUDA_VISIBLE_DEVICES names
+        there = int(get_torch_device().device_count())  # of the visible ones
     arguments.gpus = arguments.gpus or there
     if not there:
         sys.exit("error: torch finds no GPU here; --platform cpu runs what needs none")

@@ -9,9 +9,12 @@ import pytest
 import torch
 from composed_main import composed
 from omegaconf import OmegaConf
+from other_device import Ascend
+from verl.plugin.platform import platform_manager
 from verl.utils import torch_functional
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.verl_glue.hosting import memory
 from recipe.preflight import attention, machine  # noqa: F401  # its rules
 from recipe.preflight.attention import LIBRARY, choose_attention, chosen_attention
 from recipe.preflight.rules import PlannedRun, check
@@ -126,3 +129,8 @@ def test_a_trl_that_verl_cannot_patch(
     finally:
         for module in [module for module in sys.modules if module.split(".")[0] == "trl"]:
             del sys.modules[module]
+
+
+def test_memory_of_another_vendors_devices_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform_manager, "_current_platform", Ascend())
+    assert memory._used_gb(None) == 0.0

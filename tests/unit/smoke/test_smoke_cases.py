@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from other_device import NUM_DEVICES, Ascend
+from verl.plugin.platform import platform_manager
 
 from recipe.online_refiner import config, main
+from recipe.preflight.attention import chosen_attention
 from recipe.smoke import command
 from recipe.smoke.cases import CASES
 from recipe.smoke.letters import NUM_PROMPTS, save_llama, save_prompts
@@ -39,6 +42,24 @@ def test_a_node_with_so_many_gpus_can_run_it(
     assert num_prompts <= NUM_PROMPTS and num_prompts == config.actor_rollout_ref.actor.ppo_mini_batch_size
     rows = num_prompts * config.actor_rollout_ref.rollout.n / config.trainer.n_gpus_per_node
     assert rows % config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 0
+
+
+def test_a_node_with_devices_of_another_kind_can_run_it(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted by verl, and no rule for CUDA holds: allocator and attention stay as they are."""
+    monkeypatch.setattr(platform_manager, "_current_platform", Ascend())
+    monkeypatch.setattr("recipe.preflight.machine.get_num_cpus", lambda: 2 + 3 * NUM_DEVICES)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    case = next(case for case in CASES if case.min_gpus <= NUM_DEVICES)
+    for num_devices in (NUM_DEVICES, NUM_DEVICES + 1):
+        with initialize_config_dir(str(CONFIG), version_base=None):
+            config = compose("online_refiner", overrides=case.command(output, platform="gpu", num_gpus=num_devices))
+        if num_devices > NUM_DEVICES:
+            with pytest.raises(ValueError, match=f"this machine has {NUM_DEVICES} .*machine-has-the-workers"):
+                main.prepare(config)
+            continue
+        assert f"{NUM_DEVICES} npu workers" in main.prepare(config)
+        assert chosen_attention(config.actor_rollout_ref.model) is None
+        assert config.actor_rollout_ref.model.external_lib is None
 
 
 def test_where_no_gpu_can_be_seen_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

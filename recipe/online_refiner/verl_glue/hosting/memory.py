@@ -30,13 +30,13 @@ def _answer(call: Any) -> float:
 def _used_gb(_server: Any) -> float:
     """Return the memory in use on a server's device, by NVML: torch would take memory for a context of its own.
 
-    On the CPU platform it is the machine's, and 0 on other accelerators.
+    On the CPU platform it is the machine's, and 0 on accelerators of other vendors.
     """
-    from verl.utils.device import get_device_name
+    from verl.utils.device import get_device_name, get_vendor
 
     if get_device_name() == "cpu":
         return psutil.virtual_memory().used / 2**30
-    if get_device_name() != "cuda":
+    if get_vendor() != "nvidia":
         return 0.0
     import pynvml  # of the package nvidia-ml-py, which vLLM asks for on such machines
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
+from verl.utils.device import get_torch_device
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
@@ -81,14 +81,14 @@ class Files:
 
     @cached_property
     def num_devices(self) -> int | None:
-        """The number of GPUs here, or cores for a run on CPUs; None if the run is for another machine or a cluster."""
+        """The number of devices that verl counts here, or cores; None if the run is for another machine or cluster."""
         if is_elsewhere(self._config):
             return None
         ray_init = self._config.ray_kwargs.ray_init
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
             return None
         on_cpu = self._config.trainer.device == "cpu"
-        return len(os.sched_getaffinity(0)) if on_cpu else torch.cuda.device_count()
+        return len(os.sched_getaffinity(0)) if on_cpu else int(get_torch_device().device_count())
 
     @cached_property
     def tokenizer(self) -> Any:
