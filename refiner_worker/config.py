@@ -195,6 +195,12 @@ class RefinerConfig:
                 "refiner.budget compares all responses of a step, and a streaming refiner does not wait for them: set "
                 "refiner.streaming=false (refiner.placement=shared always streams)"
             )
+        for use in self.models[1:]:
+            if not any(map(blocks.constraint.is_refined, use.settings)):
+                return (
+                    f"{use.path_key}={use.path} would take GPUs for nothing, as the weight of its data sources is 0; "
+                    f"leave {use.path_key} out, or change constraint.by_source"
+                )
         for source, one in self.sources.items():
             if said := self._wrong_with(one, config, blocks):
                 return f"refiner.by_source.{source}: {said}"

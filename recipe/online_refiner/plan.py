@@ -152,7 +152,13 @@ class Plan:
         common = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         sources = self.prompts if blocks.refines else ()
         own = {source: one for one in self.hosted[1:] for source in one.use.settings}
-        lines = [f"{f'- {source}':<14} {_differs(refiner, source, own.get(source))}" for source in sources]
+        said = {
+            source: _differs(refiner, source, own.get(source))
+            if blocks.constraint.is_refined(source)
+            else "not refined (constraint.by_source)"
+            for source in sources
+        }
+        lines = [f"{f'- {source}':<14} {text}" for source, text in said.items()]
         return "\n".join([common, *lines])
 
     def _describe_thoughts(self, refiner: RefinerConfig) -> str:

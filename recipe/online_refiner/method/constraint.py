@@ -146,8 +146,12 @@ class Constraint:
         """The weight of the first step."""
         return self.DEFAULT_ETA
 
+    def is_refined(self, source: str) -> bool:
+        """Return whether the responses of a data source are refined: its weight is not 0."""
+        return True
+
     def scale(self, source: str) -> float:
-        """Return the weight of a data source divided by eta; with 0, nothing of the source is refined."""
+        """Return the weight of a data source divided by eta."""
         return 1.0
 
     # ---- before the run
@@ -201,8 +205,13 @@ class Weighted(Constraint):
         """Whether log pi_theta(a') has to be known before the update; an adaptive eta needs it as well."""
         return self.is_adaptive or super().needs_log_probs
 
+    def is_refined(self, source: str) -> bool:
+        """Return whether the responses of a data source are refined: its weight is not 0."""
+        own = (self.by_source or {}).get(source)
+        return own is None or own.eta > 0
+
     def scale(self, source: str) -> float:
-        """Return the weight of a data source divided by eta; with 0, nothing of the source is refined."""
+        """Return the weight of a data source divided by eta."""
         own = (self.by_source or {}).get(source)
         return 1.0 if own is None else own.eta / self.first_eta
 

@@ -125,7 +125,7 @@ class RefineWorker:
     def _refiner_of(self, rollout: Rollout, client: RefinerClient, max_model_len: int) -> Refiner | Unrefined:
         """Return the refiner of a rollout: the common one, or its data source's."""
         source = self._source_of(rollout)
-        if self._constraint.scale(source) == 0:
+        if not self._constraint.is_refined(source):
             return Unrefined()
         if not self._sources:
             return self._refiner(client=client, max_model_len=max_model_len)

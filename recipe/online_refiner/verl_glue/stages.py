@@ -222,7 +222,7 @@ def budget_rollouts(batch: KVBatchMeta, state: StepState, blocks: RefinementConf
     """Return the rollouts as the budget reads them, by the refiner and the weight of each row's data source."""
     pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
     refiners = {row: blocks.refiner.sources.get(pair.source, blocks.refiner) for row, pair in pairs.items()}
-    unweighted = [row for row, pair in pairs.items() if blocks.constraint.scale(pair.source) == 0]
+    unweighted = [row for row, pair in pairs.items() if not blocks.constraint.is_refined(pair.source)]
     solved = {row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)}
     most = {groups[row]: one.max_refinements_per_group for row, one in refiners.items()}
     return Rollouts(

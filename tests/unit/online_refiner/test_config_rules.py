@@ -233,6 +233,14 @@ def test_a_model_of_a_data_source_that_cannot_be_hosted(by_source: str, said: st
     assert error_of(*DEDICATED, "refiner.model_path=model", f"refiner.by_source={by_source}").startswith(said)
 
 
+def test_a_model_whose_data_sources_have_no_weight_is_not_hosted() -> None:
+    own = "refiner.by_source={a: {model_path: x}, b: {model_path: x}}"
+    model, weight = "refiner.model_path=model", "constraint.by_source={{a: {{eta: 0}}, b: {{eta: {}}}}}"
+    load(composed(*DEDICATED, model, own, weight.format(0.1)))
+    said = error_of(*DEDICATED, model, own, weight.format(0))
+    assert said.startswith("refiner.by_source.a.model_path=x would take GPUs for nothing, ")
+
+
 def test_data_sources_with_any_name() -> None:
     overrides = ["actor_rollout_ref.model.path=model", r"refiner.by_source={open/a.b:{},math\:hard:{},2024:{}}"]
     with initialize_config_dir(str(CONFIG), version_base=None):  # by Hydra's own grammar

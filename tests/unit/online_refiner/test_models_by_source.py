@@ -9,6 +9,8 @@ import pytest
 from checked_run import checked, error_of
 from omegaconf import DictConfig
 
+from recipe.online_refiner.method.constraint import OfSource
+
 
 @pytest.fixture
 def brief(tiny_llama: Path, tmp_path: Path) -> Path:
@@ -45,6 +47,8 @@ def test_the_plan_has_a_line_for_each_model(two: DictConfig, brief: Path, tiny_l
     assert f"refiner        {tiny_llama}, 2 vllm replicas, dedicated, streaming, context" in plan
     by_own = f"template apps; by {brief}, 1 vllm replicas, context 300 tokens"
     assert f"\n- mini_apps    {by_own}\n- later        nothing differs; by the common refiner\n" in plan
+    run.blocks.constraint.by_source = {"later": OfSource(eta=0)}
+    assert "\n- later        not refined (constraint.by_source)\n" in run.plan.describe(two, run.blocks, 4)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
