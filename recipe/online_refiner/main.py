@@ -228,17 +228,16 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     check(run, "start")
     quieten(config)
     # These modules import torch and verl, which takes seconds, so the config is checked first; most have rules.
-    from verl.utils.device import auto_set_device
-
     from recipe.online_refiner.verl_glue.model_configs import plan_run
     from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401
     from recipe.online_refiner.verl_glue.preflight.cautions import cautions
+    from recipe.online_refiner.verl_glue.preflight.devices import name_device
     from recipe.online_refiner.verl_glue.preflight.duration import duration
     from recipe.online_refiner.verl_glue.preflight.files import Files
     from recipe.online_refiner.verl_glue.preflight.validation import let_verl_check
     from recipe.preflight import machine  # noqa: F401
 
-    auto_set_device(config)  # rules for NVIDIA's GPUs hold for no other device
+    name_device(config)  # rules for NVIDIA's GPUs hold for no other device
     if line := choose_attention(config):
         print(line, file=sys.stderr)
     run.files = Files(config)

@@ -219,8 +219,7 @@ FAILED_RATIO_OF = "refiner/failed_ratio/"
 ETA_OF = "constraint/source_eta/"
 """The prefix of the weight of each data source that ``constraint.by_source`` names."""
 REPLICAS_OF = "refiner/source_replicas/"
-"""The prefix of the number of replicas, or servers by URL, that a step asks for a data source of
-``refiner.by_source``."""
+"""The prefix of the number of replicas, or servers by URL, for a data source that ``refiner.by_source`` names."""
 OF_SOURCES = (IMPROVEMENT_RATIO_OF, FAILED_RATIO_OF, ETA_OF, REPLICAS_OF)
 """The prefixes of metrics per data source."""
 

@@ -61,9 +61,9 @@ def main() -> None:
     arguments = parser.parse_args()
     there = 2
     if arguments.platform != "cpu":
-        from verl.utils.device import get_torch_device  # here: --help need not wait for it
+        from recipe.online_refiner.verl_glue.preflight.devices import num_devices  # here: --help need not wait for it
 
-        there = int(get_torch_device().device_count())  # of the visible ones
+        there = num_devices()
     arguments.gpus = arguments.gpus or there
     if not there:
         sys.exit("error: torch finds no GPU here; --platform cpu runs what needs none")

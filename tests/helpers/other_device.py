@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import verl  # noqa: F401  # first, because it loads the CPU platform itself
+
 from recipe.cpu_platform.platform import PlatformCPU
 
 NUM_DEVICES = 4

@@ -41,13 +41,17 @@ def brief_llama(tiny_llama: Path, tmp_path: Path) -> Path:
 
 
 def command_of(folder: Path, model: Path, prompts: Path, job: list[str]) -> list[str]:
-    """Return the command of a run on three data sources, of which one has a model of its own and one no weight."""
+    """Return the command: one of three data sources has its own model, another one no weight."""
     rows = pandas.read_parquet(prompts)
     rows["data_source"] = [SOURCES[n % len(SOURCES)] for n in range(len(rows))]
     rows.to_parquet(folder / "sources.parquet")
     weights = ",".join(f"{source}:{{eta:{eta}}}" for source, eta in ETAS.items())
     return [
-        *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *job),
+        "-m",
+        "recipe.online_refiner.main",
+        "platform=cpu",
+        f"run_dir={folder}/run",
+        *job,
         f"data.train_files={folder}/sources.parquet",
         "data.shuffle=False",  # each step has all sources
         "refiner.placement=dedicated",

@@ -7,6 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from other_device import NUM_DEVICES, Ascend
 from verl.plugin.platform import platform_manager
+from verl.plugin.platform.platform_cuda import PlatformCUDA
 
 from recipe.online_refiner import config, main
 from recipe.preflight.attention import chosen_attention
@@ -24,6 +25,12 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_prompts(folder / "prompts.parquet")
     save_llama(folder / "model", hidden_size=128, intermediate_size=256)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let verl look for NVIDIA's GPUs, as where the CPU platform is not chosen."""
+    monkeypatch.setattr(platform_manager, "_current_platform", PlatformCUDA())
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 4, 6, 8])

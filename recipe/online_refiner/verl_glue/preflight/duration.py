@@ -23,8 +23,10 @@ def duration(run: PlannedRun) -> tuple[str, str | None] | None:
     prompt = len(prompt_ids(run, "train_files", list(row["raw_prompt"])))
     sizes = num_rollouts, prompt, config.data.max_response_length
     operations = times.num_operations(run.plan.policy_shape, *sizes)
-    if run.blocks.refines and run.plan.refiner_shape is not None and not isinstance(refiner, External):
-        operations += refiner.samples * times.num_operations_of_refining(run.plan.refiner_shape, *sizes)
+    models = run.plan.hosted if run.blocks.refines and not isinstance(refiner, External) else []
+    if models and all(one.shape is not None for one in models):  # of several models, the smallest may have all rows
+        least = min(times.num_operations_of_refining(one.shape, *sizes) for one in models)
+        operations += min(one.samples for use in refiner.models for one in use.settings.values()) * least
     rate, num_cores = times.operations_per_second()
     seconds = operations / rate
     said = f"a step takes {times.shown(seconds)} or more on {num_cores} cores if its responses have their full length"

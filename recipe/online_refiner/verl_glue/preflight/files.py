@@ -14,11 +14,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
-from verl.utils.device import get_torch_device
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
 from recipe.data_preparation.cache import wrong_with_cache
+from recipe.online_refiner.verl_glue.preflight.devices import num_devices
 from recipe.preflight.rules import SET_A_MODEL, is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
@@ -88,7 +88,7 @@ class Files:
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
             return None
         on_cpu = self._config.trainer.device == "cpu"
-        return len(os.sched_getaffinity(0)) if on_cpu else int(get_torch_device().device_count())
+        return len(os.sched_getaffinity(0)) if on_cpu else num_devices()
 
     @cached_property
     def tokenizer(self) -> Any:
