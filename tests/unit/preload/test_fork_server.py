@@ -1,4 +1,4 @@
-"""The fork server and its stand-ins, without Ray and without imports to share."""
+"""The fork server and its stand-ins, without Ray; of all imports a job shares, torch alone, which each worker needs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ DRIVER = '''
 import contextlib, json, os, psutil, pwd, signal, subprocess, sys
 from recipe import preload
 from recipe.preload import modules, server
-modules.ENGINE = modules.JOB = ()
+modules.ENGINE, modules.JOB = ("torch",), ()
 worker = server.start(modules.Device(engine=(), job=()))
 if worker is not None:
     worker.run()
