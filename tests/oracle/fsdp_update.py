@@ -11,6 +11,12 @@ from omegaconf import DictConfig
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 
 
+def learn_each(rank: int, runs: list[tuple[DictConfig, Path]]) -> None:
+    """Do :func:`learn` with each of some configs and folders, in a fork of this process, which has all imports."""
+    for run in runs:
+        torch.multiprocessing.start_processes(learn, run, 1, start_method="fork")
+
+
 def learn(rank: int, config: DictConfig, folder: Path) -> None:
     """Make the update on ``batch.pt`` of a folder, with the model in it, and write the weights to ``learnt.pt``.
 

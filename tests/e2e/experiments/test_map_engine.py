@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from fsdp_update import learn
-from omegaconf import open_dict
+from fsdp_update import learn_each
+from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -55,8 +54,8 @@ def updated(run: Learner) -> tuple[TensorDict, dict[str, torch.Tensor]]:
     return given[0], hugging_face_state(run.policy)
 
 
-@pytest.mark.parametrize("name", ARMS)
-def test_the_engine_learns_as_verls_does(name: str, tmp_path: Path) -> None:
+def begun_in(folder: Path, name: str) -> tuple[DictConfig, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Write an arm's model and batch to a folder, and return the actor's config and the weights around the update."""
     run = begun(name)
     sizes = {"num_hidden_layers": LAYERS, "hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE}
     heads = {"num_attention_heads": HEADS, "num_key_value_heads": HEADS, "vocab_size": VOCABULARY}
@@ -65,15 +64,23 @@ def test_the_engine_learns_as_verls_does(name: str, tmp_path: Path) -> None:
     llama = LlamaForCausalLM(config)
     before = hugging_face_state(run.policy)
     llama.load_state_dict(before)
-    llama.save_pretrained(tmp_path)
+    llama.save_pretrained(folder)
     tokenizer = tiny_tokenizer()
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(BLANK)  # transformers lets its embedding learn nothing
-    tokenizer.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(folder)
     batch, ours = updated(run)
     actor = run.config.actor_rollout_ref
-    actor.model.path, actor.rollout.log_prob_micro_batch_size_per_gpu = str(tmp_path), 64
-    torch.save(batch, tmp_path / "batch.pt")
-    torch.multiprocessing.start_processes(learn, (actor, tmp_path), 1, start_method="spawn")
-    verls = torch.load(tmp_path / "learnt.pt")
-    assert min((ours[key] - before[key]).abs().max().item() for key in ours) > 1e-4, "every weight has learnt"
-    assert max((ours[key] - verls[key]).abs().max().item() for key in ours) < 1e-5
+    actor.model.path, actor.rollout.log_prob_micro_batch_size_per_gpu = str(folder), 64
+    torch.save(batch, folder / "batch.pt")
+    return actor, before, ours
+
+
+def test_the_engine_learns_as_verls_does(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ARMS}
+    runs = {name: begun_in(folder, name) for name, folder in folders.items()}
+    given = [(runs[name][0], folder) for name, folder in folders.items()]
+    torch.multiprocessing.start_processes(learn_each, (given,), 1, start_method="spawn")
+    for name, (_, before, ours) in runs.items():
+        verls = torch.load(folders[name] / "learnt.pt")
+        assert min((ours[key] - before[key]).abs().max().item() for key in ours) > 1e-4, f"{name}: each weight learnt"
+        assert max((ours[key] - verls[key]).abs().max().item() for key in ours) < 1e-5, name
