@@ -1,16 +1,17 @@
 """What experiments/score_in_place.py says of a run's accepted pairs."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
-REPOSITORY = Path(__file__).parents[3]
+from experiments import score_in_place
 
 
-def test_the_table_is_the_difference_to_the_bare_prompt(tiny_llama: Path, tmp_path: Path) -> None:
+def test_the_table_is_the_difference_to_the_bare_prompt(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = {
         "refiner": {"model_path": str(tiny_llama), "response_length": 32},
         "data": {"apply_chat_template_kwargs": {}},
@@ -24,9 +25,8 @@ def test_the_table_is_the_difference_to_the_bare_prompt(tiny_llama: Path, tmp_pa
     ]
     (tmp_path / "refinements").mkdir()
     (tmp_path / "refinements" / "000001.w0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-m", "experiments.score_in_place", str(tmp_path), "--templates", "answer"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.setattr("sys.argv", ["score_in_place", str(tmp_path), "--templates", "answer"])
+    score_in_place.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["pairs"], found["answer"]["of"]) == (2, 1), "one takes a token out"
     assert found["answer"]["taken_out"] == found["answer"]["departure"] != 0, "its only token"

@@ -7,10 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import bootstrap
 from experiments.sources import design, page
 from recipe.offline.inputs import config_of
 
 SOLUTION = "def chain(numbers):\n    numbers = [x % 3 for x in numbers]\n    return sum(numbers)\n"
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the bootstrap's samples, which decides the same here, where all problems of a block are alike."""
+    monkeypatch.setattr(bootstrap, "NUM_SAMPLES", 1000)
 
 
 def answers(number: int = design.NUM_UNSOLVED) -> list[dict[str, Any]]:
