@@ -211,10 +211,10 @@ NUM_REPLICAS = metric(
 NUM_RESTARTS = metric("refiner/num_restarts", "replicas that had died and were started again before the step")
 MEANING |= {skipped_for(verdict): "rollouts that were not refined" for verdict in SKIPPED}
 MEANING |= {failed_for(verdict): "refinements that failed" for verdict in FAILURES}
-IMPROVEMENT_RATIO_OF = f"{IMPROVEMENT_RATIO}/"
+IMPROVEMENT_RATIO_OF = "refiner/source_improvement_ratio/"
 """The prefix of metrics per data source with ``refiner.by_source`` or ``constraint.by_source``: the share of the
 source's rollouts with an accepted refinement."""
-FAILED_RATIO_OF = "refiner/failed_ratio/"
+FAILED_RATIO_OF = "refiner/source_failed_ratio/"
 """The prefix of the share of a source's rollouts with a failed attempt, as above."""
 ETA_OF = "constraint/source_eta/"
 """The prefix of the weight of each data source that ``constraint.by_source`` names."""

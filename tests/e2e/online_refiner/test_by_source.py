@@ -55,9 +55,9 @@ def test_a_streaming_refiner_goes_by_the_data_source(
         asked = {"programs": common.bodies, "open/sums": own.bodies}
     for step in trained.steps:
         assert step["refiner/num_replicas"] == 2 and step["refiner/hidden_s"] > 0, "during the rollout"
-        ratios = [step[f"refiner/improvement_ratio/{source}"] for source in SOURCES]
+        ratios = [step[f"refiner/source_improvement_ratio/{source}"] for source in SOURCES]
         assert sum(ratios) / 2 == pytest.approx(step["refiner/improvement_ratio"]) and min(ratios) > 0
-        assert all(step[f"refiner/failed_ratio/{source}"] == 0 for source in SOURCES)
+        assert all(step[f"refiner/source_failed_ratio/{source}"] == 0 for source in SOURCES)
     for source, bodies in asked.items():
         messages = [body["messages"][-1]["content"] for body in bodies]
         messages = [message for message in messages if message != "Say yes."]  # which the checks before a start say
@@ -103,20 +103,28 @@ def test_one_sources_server_dies_and_is_back(
     trained = train_letters(tmp_path, NUM_STEPS, *overrides, meanwhile=bring_back, environment=own_ray)
     before, dying, dead, last = (trained.steps[n] for n in (0, DIES_AT - 1, IS_BACK_BEHIND - 1, NUM_STEPS - 1))
     for step in trained.steps:
-        assert step["refiner/improvement_ratio/programs"] > 0 and step["refiner/failed_ratio/programs"] == 0
+        assert (
+            step["refiner/source_improvement_ratio/programs"] > 0 and step["refiner/source_failed_ratio/programs"] == 0
+        )
         assert step["constraint/penalty"] < 0 and step["kl_ref/k3"] >= 0
     for step in (before, last):
         assert step["refiner/num_replicas"] == 2
-        assert step["refiner/improvement_ratio/open/sums"] > 0 and step["refiner/failed_ratio/open/sums"] == 0
+        assert (
+            step["refiner/source_improvement_ratio/open/sums"] > 0
+            and step["refiner/source_failed_ratio/open/sums"] == 0
+        )
     for step in (dying, dead):
-        assert step["refiner/improvement_ratio/open/sums"] == 0 and step["refiner/failed_ratio/open/sums"] == 1
+        assert (
+            step["refiner/source_improvement_ratio/open/sums"] == 0
+            and step["refiner/source_failed_ratio/open/sums"] == 1
+        )
         assert step["refiner/failed/request"] + step["refiner/failed/timeout"] == NUM_OF_SOURCE
     assert (dying["refiner/num_replicas"], dead["refiner/num_replicas"]) == (2, 1)
     assert not server.keys - {"Bearer none"}
     again = train_letters(tmp_path, NUM_STEPS + NUM_MORE, *overrides, environment=own_ray)
     assert f"global_step_{NUM_STEPS}" in again.output
     for step in again.steps[NUM_STEPS:]:
-        assert all(step[f"refiner/improvement_ratio/{source}"] > 0 for source in SOURCES)
+        assert all(step[f"refiner/source_improvement_ratio/{source}"] > 0 for source in SOURCES)
     (back,) = servers
     back.end()
     messages = [body["messages"][-1]["content"] for body in [*server.bodies, *back.bodies]]

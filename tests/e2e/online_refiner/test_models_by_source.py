@@ -97,13 +97,15 @@ def test_each_source_has_the_model_and_the_weight_of_its_own(
     assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
     assert sum(step["refiner/num_restarts"] for step in steps[:KILLED_AFTER]) == 1
     for step in steps:
-        assert step["refiner/failed_ratio/programs"] == step["refiner/failed_ratio/rest"] == 0
-        assert step["refiner/improvement_ratio/programs"] > 0 and step["refiner/improvement_ratio/rest"] == 0
+        assert step["refiner/source_failed_ratio/programs"] == step["refiner/source_failed_ratio/rest"] == 0
+        assert (
+            step["refiner/source_improvement_ratio/programs"] > 0 and step["refiner/source_improvement_ratio/rest"] == 0
+        )
         assert step["refiner/skipped/not_asked"] == SOURCES.count("rest") * NUM_ROLLOUTS
         assert step["refiner/source_replicas/programs"] == step["refiner/source_replicas/rest"] == 1
         assert step["constraint/penalty"] < 0 and step["actor/sft_cross_entropy"] > 0 and step["kl_ref/k3"] >= 0
         assert {source: step[f"constraint/source_eta/{source}"] for source in ETAS} == pytest.approx(ETAS)
-    of_own = [step["refiner/improvement_ratio/open/sums"] for step in steps]
+    of_own = [step["refiner/source_improvement_ratio/open/sums"] for step in steps]
     assert sum(of_own[:KILLED_AFTER]) > 0 and sum(of_own[KILLED_AFTER:]) > 0
     _assert_refined_by_own_models(list(map(json.loads, Records(f"{tmp_path}/run/refinements").lines())))
 

@@ -139,7 +139,9 @@ def test_a_steps_mean_is_over_all_that_its_mini_batches_are_over(seed: int) -> N
     for name in names:
         assert found[name] == pytest.approx(whole.metrics[name]), name
     assert {*names} >= metrics.MEANS.keys() - BY_HAND.keys(), "each mean is checked here or in BY_HAND"
-    assert {"reward/extra/y", "reward/extra/only 1", "refiner/failed_ratio/a", *metric_names.PERCENTILES} <= {*names}
+    assert {"reward/extra/y", "reward/extra/only 1", "refiner/source_failed_ratio/a", *metric_names.PERCENTILES} <= {
+        *names
+    }
 
 
 def test_how_many_values_other_means_are_over() -> None:
@@ -181,19 +183,20 @@ def test_refinements_are_told_of_by_source() -> None:
     good, bad, solved = Verdict.ACCEPTED, Verdict.TIMEOUT, Verdict.MAX_REWARD
     first = part_of(a__b=[good, bad, bad, solved], c=[good])
     assert {name: value for name, value in first.metrics.items() if name.startswith(metric_names.OF_SOURCES)} == {
-        "refiner/improvement_ratio/a/b": 0.25,
-        "refiner/failed_ratio/a/b": 0.5,
-        "refiner/improvement_ratio/c": 1.0,
-        "refiner/failed_ratio/c": 0.0,
+        "refiner/source_improvement_ratio/a/b": 0.25,
+        "refiner/source_failed_ratio/a/b": 0.5,
+        "refiner/source_improvement_ratio/c": 1.0,
+        "refiner/source_failed_ratio/c": 0.0,
     }
     step = metrics.of_step([first, part_of(a__b=[good, good])])
-    assert step["refiner/improvement_ratio/a/b"] == 3 / 6 and step["refiner/failed_ratio/a/b"] == 2 / 6
-    assert step["refiner/improvement_ratio/c"] == 1.0
+    assert step["refiner/source_improvement_ratio/a/b"] == 3 / 6 and step["refiner/source_failed_ratio/a/b"] == 2 / 6
+    assert step["refiner/source_improvement_ratio/c"] == 1.0
 
 
 def test_every_tracker_takes_the_names() -> None:
     """MLflow's pattern; and on disk each of its metrics is a file, so that no name may be another one's folder."""
     names = {*metric_names.MEANING, *metrics.OF_CONSTRAINTS}
+    names |= {f"{prefix}gsm8k" for prefix in (*metric_names.OF_SOURCES, metric_names.EXTRA)}
     assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in names)
     assert not [name for name in names if any(other.startswith(f"{name}/") for other in names)]
 

@@ -87,7 +87,7 @@ def test_the_improvement_ratio_is_drawn_by_data_source(show: Callable[..., Page]
     title = "Improvement ratio by data source"
     assert title not in texts(show(make_run(tmp_path / "plain")), ".plot-card h3")
     folder = make_run(tmp_path / "run")
-    prefix, written = "refiner/improvement_ratio/", RunDir(folder)
+    prefix, written = "refiner/source_improvement_ratio/", RunDir(folder)
     for step, ratios in {4: {"sums": 0.5, "open/<b>apps</b>": 0.25}, 5: {"sums": 0.75}}.items():
         written.write_metrics(step, {**metrics(step), **{prefix + source: one for source, one in ratios.items()}})
     page = show(folder)
