@@ -18,6 +18,7 @@ if [ $# = 0 ]; then
         preset=$(basename "$file" .yaml)
         # reasoning-gym is an optional package.
         if [ "$preset" = reasoning_gym ] && ! "$python" -c "import reasoning_gym" 2>/dev/null; then continue; fi
+        if [ "$preset" = geo3k_grpo ]; then continue; fi # it has images
         set -- "$@" "$preset"
     done
 fi

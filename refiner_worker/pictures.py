@@ -75,6 +75,15 @@ class Pictures:
             raise ValueError(f"the chat template leaves out {len(left)} of {len(self.images)} images")
         return Prompt(found, self)
 
+    def collapse(self, ids: Sequence[int]) -> list[int]:
+        """Return a prompt in which each image has one token."""
+        return [token for token, run in groupby(ids) for _ in ([0] if token == self.token_id else run)]
+
+    def described(self) -> str:
+        """Return how many images there are, and how many tokens they have, in words."""
+        number, tokens = len(self.images), sum(self.num_tokens)
+        return f", with {number} image{'s' * (number != 1)} ({tokens} token{'s' * (tokens != 1)})"
+
 
 class Prompt(list[int]):
     """The token ids that a model reads, with the pictures for which some of them stand; a text has none."""

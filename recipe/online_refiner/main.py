@@ -229,7 +229,14 @@ def _prepare(config: DictConfig, blocks: RefinementConfig) -> str:
     quieten(config)
     # These modules import torch and verl, which takes seconds, so the config is checked first; most have rules.
     from recipe.online_refiner.verl_glue.model_configs import plan_run
-    from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401
+    from recipe.online_refiner.verl_glue.preflight import (  # noqa: F401
+        checkpoints,
+        images,
+        inputs,
+        models,
+        names,
+        trials,
+    )
     from recipe.online_refiner.verl_glue.preflight.cautions import cautions
     from recipe.online_refiner.verl_glue.preflight.devices import name_device
     from recipe.online_refiner.verl_glue.preflight.duration import duration

@@ -36,7 +36,7 @@ def save_llama(folder: Path, **sizes: int) -> Path:
     """Save a Llama that writes letters, with its tokenizer, and return the folder."""
     tokenizer = tiny_tokenizer()
     model = tiny_llama(tokenizer, **sizes)
-    _write_bigrams(model, tokenizer)
+    write_bigrams(model, tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -78,8 +78,10 @@ def tiny_llama(tokenizer: Any, **sizes: float) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _write_bigrams(model: Any, tokenizer: Any) -> None:
-    """Make a Llama write a, b, c, d, z and stop, some letters in capitals: a response has an end and a reward.
+def write_bigrams(model: Any, tokenizer: Any) -> None:
+    """Make a Llama, or a model built like it, write a, b, c, d, z and stop, some letters in capitals.
+
+    A response so has an end and a reward.
 
     Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after
     each letter, divided by what the final RMSNorm multiplies with: the root of the number of dimensions.

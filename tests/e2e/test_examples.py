@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-EXAMPLES = sorted({path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh")} - {"refine"})
-"""The examples that train."""
+EXAMPLES = sorted({path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh")} - {"refine", "images"})
+"""The examples that train on CPUs."""
 OFTEN = "own_verifier"
 
 

@@ -5,7 +5,14 @@ from omegaconf import DictConfig
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.verl_glue.model_configs import plan_run
-from recipe.online_refiner.verl_glue.preflight import checkpoints, inputs, models, names, trials  # noqa: F401  # their rules
+from recipe.online_refiner.verl_glue.preflight import (  # noqa: F401  # their rules
+    checkpoints,
+    images,
+    inputs,
+    models,
+    names,
+    trials,
+)
 from recipe.online_refiner.verl_glue.preflight.files import Files
 from recipe.preflight import machine, needed  # noqa: F401  # their rules
 from recipe.preflight.rules import PlannedRun, check

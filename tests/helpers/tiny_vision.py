@@ -1,10 +1,14 @@
-"""Tiny random models that see, with their processors, for the tests of pictures.
+"""Tiny models that see, with their processors, for the tests of pictures: ``FOLDER FAMILY`` saves one.
 
 They need the packages of ``requirements/images.txt``, which ``scripts/test.sh`` installs into a folder of their own.
 """
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from recipe.smoke.letters import write_bigrams
 
 PACKAGES = Path(__file__).parents[2] / ".venv" / "images"
 """The folder with those packages. Where it is not on the path, models read text as if they were not there."""
@@ -35,8 +39,8 @@ TEXT = {
     "initializer_range": 0.1,
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
-PIXELS = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
-"""The sizes of a picture between which the processor resizes: 1 to 4 tokens of Qwen2.5-VL."""
+PIXELS = {"min_pixels": 28 * 28, "max_pixels": 112 * 112}
+"""The sizes of a picture between which the processor resizes: 1 to 16 tokens of Qwen2.5-VL."""
 
 
 def vision_tokenizer() -> Any:
@@ -101,7 +105,7 @@ def vision_model(family: str, tokenizer: Any) -> Any:
 
 
 def save_vision_model(folder: Path, family: str = "qwen3_vl") -> Path:
-    """Save such a model with its tokenizer and processor, and return the folder."""
+    """Save such a model, which writes letters, with its tokenizer and processor, and return the folder."""
     from transformers import (
         Qwen2_5_VLProcessor,
         Qwen2VLImageProcessor,
@@ -112,6 +116,7 @@ def save_vision_model(folder: Path, family: str = "qwen3_vl") -> Path:
 
     tokenizer = vision_tokenizer()
     model = vision_model(family, tokenizer)
+    write_bigrams(SimpleNamespace(model=model.model.language_model, lm_head=model.lm_head), tokenizer)
     model.save_pretrained(folder)
     patches = {"patch_size": model.config.vision_config.patch_size, "merge_size": 2, "temporal_patch_size": 2}
     images = Qwen2VLImageProcessor(**patches, **PIXELS)
@@ -122,3 +127,7 @@ def save_vision_model(folder: Path, family: str = "qwen3_vl") -> Path:
     make, videos = kinds[family]
     make(images, tokenizer, videos(**patches), chat_template=CHAT_TEMPLATE).save_pretrained(folder)
     return folder
+
+
+if __name__ == "__main__":
+    save_vision_model(Path(sys.argv[1]), sys.argv[2])

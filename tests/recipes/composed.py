@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -22,6 +23,12 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.verl_glue.preflight.images import (
+    images_are_refined_where_they_are_trained_on,
+    models_read_images,
+    prompts_have_texts_and_images_alone,
+)
+from recipe.preflight.rules import PlannedRun, rule_id
 
 ARGUMENTS: dict[str, list[str]] = json.loads(Path(__file__).with_name("arguments.json").read_text())
 PAGE = Path(__file__).parents[2] / "docs" / "verl_recipes.md"
@@ -29,9 +36,11 @@ GONE = ("actor_rollout_ref.actor.megatron.grad_offload", "actor_rollout_ref.acto
 """Keys of verl's main branch that verl 0.9.1 does not have. They are left out."""
 ENGINES = ("megatron", "veomni", "torchtitan")
 """Engines that a script chooses by the name of verl's config (``--config-name=ppo_megatron_trainer``)."""
-MEDIA = ("geo3k", "openr1mm", "tinyllava-video")
-"""Data sets whose prompts have images or videos, as their names in a script's ``data.train_files``."""
-TEXT_ONLY = "prompts have images or videos, and the refiner reads text [prompts-are-text]"
+MEDIA = {"geo3k": "images", "openr1mm": "images", "tinyllava-video": "videos"}
+"""Data sets whose prompts have images or videos, as their names in a script's ``data.train_files``, and the column."""
+IMAGE_RULES = (prompts_have_texts_and_images_alone, images_are_refined_where_they_are_trained_on)
+UNREAD = ("MiniCPM-o",)
+"""Models whose processor verl 0.9.1 does not load, as their names in ``actor_rollout_ref.model.path``."""
 BY_URL = ["refiner.placement=external", "refiner.url=http://host:8000/v1"]
 """What a run adds whose policy rolls out on SGLang."""
 NOT_COMPOSED = "verl 0.9.1 does not compose these arguments"
@@ -57,11 +66,15 @@ def refusal_of(arguments: list[str]) -> str | None:
     except (HydraException, OmegaConfBaseException):
         return NOT_COMPOSED
     try:
-        load(config)
+        blocks = load(config)
     except ValueError as error:
         return " ".join(str(error).split())
-    files = str(config.data.train_files)
-    return TEXT_ONLY if any(name in files for name in MEDIA) else None
+    run = PlannedRun(config=config, blocks=blocks)
+    run.files = SimpleNamespace(media=[kind for name, kind in MEDIA.items() if name in str(config.data.train_files)])
+    if run.files.media and any(name in config.actor_rollout_ref.model.path for name in UNREAD):
+        return f"verl cannot load the model's processor [{rule_id(models_read_images)}]"
+    wrong = ((rule(run), rule) for rule in IMAGE_RULES)
+    return next((f"{said} [{rule_id(rule)}]" for said, rule in wrong if said), None)
 
 
 def refusals() -> dict[str, str | None]:
@@ -81,7 +94,7 @@ def page_of(found: dict[str, str | None]) -> str:
             "",
             f"**{accepted} of {composed} example scripts of verl take a refiner by changing the command alone.**",
             "The arguments of a script count as accepted if they compose with `online-refiner train`, pass the rules",
-            "on the config, and name data whose prompts are text. No model is loaded, and nothing is trained.",
+            "on the config, and train on images with FSDP only. No model is loaded, and nothing is trained.",
             "Where the policy rolls out on SGLang, the refiner is a server by URL (`refiner.placement=external`).",
             "",
             f"The {len(found)} scripts are those under `examples/` of verl's main branch of 2026-08-22 that call",

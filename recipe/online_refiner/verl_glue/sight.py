@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.utils.tokenizer import get_processor_token_id
+from verl.utils.tokenizer import build_multimodal_processor_inputs, get_processor_token_id, normalize_token_ids
 
 from refiner_worker.pictures import Pictures, Prompt, has_pictures
 
@@ -23,18 +23,46 @@ class Sight:
     async def look(self, messages: list[dict[str, Any]], prompt_ids: list[int]) -> list[int]:
         """Return a prompt of the policy with its pictures, which its messages hold; a text as it is.
 
-        Source: ``AgentLoopBase.process_multi_modal_info`` (``verl/experimental/agent_loop/agent_loop.py``).
-
         Raises:
             ValueError: If the prompt has other pictures than its messages.
         """
-        if not has_pictures(messages):
-            return prompt_ids
+        return self._seen(prompt_ids, await self._images(messages)) if has_pictures(messages) else prompt_ids
+
+    async def encode(self, messages: list[dict[str, Any]], **settings: Any) -> Prompt:
+        """Return a prompt with its pictures as verl makes it for the policy.
+
+        Source: ``VLContinuousTokenMixin.render_tokens_with_mm`` (``verl/utils/tokenizer/continuous_token.py``).
+        """
+        text = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **settings)
+        images = await self._images(messages) if has_pictures(messages) else None
+        made = build_multimodal_processor_inputs(
+            self.processor, text=[text], images=images, mm_processor_kwargs=self._settings
+        )
+        ids = normalize_token_ids(made["input_ids"])
+        return self._seen(ids, images) if images else Prompt(ids)
+
+    def can_be_followed(self, prompt: Prompt, messages: list[dict[str, Any]], **settings: Any) -> bool:
+        """Return whether the processor does no more to a prompt than to repeat the tokens of its images."""
+        text = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **settings)
+        ids = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        return prompt.pictures is None or prompt.pictures.expand(ids) == prompt
+
+    async def _images(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """Return the images of some messages (PIL).
+
+        Source: ``AgentLoopBase.process_multi_modal_info`` (``verl/experimental/agent_loop/agent_loop.py``).
+        """
         images, *_ = await self.dataset_class.process_multi_modal_info(
             messages, image_patch_size=self.processor.image_processor.patch_size, config=self.data
         )
+        return list(images)
+
+    def _seen(self, ids: list[int], images: list[Any]) -> Prompt:
         token = get_processor_token_id(self.processor, "image")
         if token is None:
             raise ValueError(f"{type(self.processor).__name__} does not say which token stands for an image")
-        settings = self.data.get("mm_processor_kwargs")
-        return Prompt(prompt_ids, Pictures.in_prompt(prompt_ids, images, token, settings))
+        return Prompt(ids, Pictures.in_prompt(ids, images, token, self._settings))
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return dict(self.data.get("mm_processor_kwargs") or {})

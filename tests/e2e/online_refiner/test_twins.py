@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from recipe.online_refiner import config, main
 
 CONFIG = Path(str(config.__file__)).parent
-PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
+PRESETS = sorted({path.stem for path in (CONFIG / "experiment").glob("*.yaml")} - {"geo3k_grpo"})  # it has images
 OFTEN = {"apps_dapo", "gsm8k_grpo"}
 TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles"}  # others: cpu
 SOURCES = {

@@ -16,10 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.model_configs import plan_run
-from recipe.online_refiner.verl_glue.preflight import trials
+from recipe.online_refiner.verl_glue.preflight import images, trials
 from recipe.online_refiner.verl_glue.preflight.duration import duration
+from recipe.online_refiner.verl_glue.preflight.files import Files
 from recipe.preflight.needed import NEEDED
 from recipe.preflight.rules import PlannedRun, check
 from recipe.sizing import times
@@ -546,13 +548,58 @@ def test_a_tokenizer_that_its_library_cannot_read(config: DictConfig, tiny_llama
     assert error_of(config).startswith(f"actor_rollout_ref.model.path={tmp_path}/broken: no tokenizer there (")
 
 
-def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Path) -> None:
-    path = Path(config.data.train_files)
-    pandas.read_parquet(path).assign(images="a.png").to_parquet(tmp_path / "seen.parquet")
-    config.data.train_files = str(tmp_path / "seen.parquet")
-    assert error_of(config).endswith(" [prompts-are-text]")
+def with_column(config: DictConfig, name: str, folder: Path) -> None:
+    """Give the run's data a column of media."""
+    rows = pandas.read_parquet(config.data.train_files)
+    rows.assign(**{name: [["a.png"]] * len(rows)}).to_parquet(folder / "seen.parquet")
+    config.data.train_files = str(folder / "seen.parquet")
+
+
+@pytest.mark.parametrize("name", ["videos", "audios"])
+def test_videos_and_sounds_are_not_refined(config: DictConfig, tmp_path: Path, name: str) -> None:
+    with_column(config, name, tmp_path)
+    said = error_of(config)
+    assert said.startswith(f"data.train_files: the column {name} would not reach the refiner")
+    assert said.endswith(" [prompts-have-texts-and-images-alone]")
     config.constraint.mode, config.measure.num_kl_rollouts = "none", 0
     checked(config)
+
+
+def test_images_need_a_model_that_sees(config: DictConfig, tmp_path: Path) -> None:
+    """Nobody refines without images."""
+    with_column(config, "images", tmp_path)
+    said = error_of(config)
+    assert said.startswith(f"actor_rollout_ref.model.path={config.actor_rollout_ref.model.path} reads text, but ")
+    assert "set a model that sees" in said and said.endswith(" [models-read-images]")
+    config.constraint.mode, config.measure.num_kl_rollouts = "none", 0
+    checked(config)
+
+
+def test_what_reads_images_is_installed(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
+    with_column(config, "images", tmp_path)
+    folder = shutil.copytree(tiny_llama, tmp_path / "model")
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**described, "vision_config": {}}))
+    config.actor_rollout_ref.model.path = str(folder)
+    assert "run: pip install torchvision qwen-vl-utils [models-read-images]" in error_of(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("actor_rollout_ref.actor.strategy", "megatron", "set model_engine=dp"),
+        ("constraint.target", "in_place", "set constraint.target=rewrite"),
+        ("refiner.placement", "shared", "set refiner.placement=colocated"),
+    ],
+)
+def test_where_images_are_not_refined(config: DictConfig, tmp_path: Path, key: str, value: str, said: str) -> None:
+    """The rule itself: other rules on these keys have other reasons."""
+    with_column(config, "images", tmp_path)
+    OmegaConf.update(config, key, value)
+    run = PlannedRun(config=config, blocks=read_blocks(config))
+    run.files = Files(config)
+    wrong = images.images_are_refined_where_they_are_trained_on(run)
+    assert wrong and wrong.startswith(f"{key}={value}: data.train_files has images (column images)") and said in wrong
 
 
 @pytest.mark.parametrize(

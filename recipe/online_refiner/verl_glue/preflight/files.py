@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import os
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 import datasets
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
+from transformers import PretrainedConfig
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
+from verl.utils.tokenizer import hf_processor
 
 from recipe.data_preparation.cache import wrong_with_cache
 from recipe.online_refiner.verl_glue.preflight.devices import num_devices
+from recipe.online_refiner.verl_glue.sight import Sight
 from recipe.preflight.rules import SET_A_MODEL, is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
@@ -68,6 +72,9 @@ class Files:
 
     An attribute that cannot be read raises ValueError, one line that names the key.
     """
+
+    wrong_with_processor = ""
+    """Why there is no processor."""
 
     def __init__(self, config: DictConfig) -> None:
         """Import the modules that the policy's model needs."""
@@ -136,6 +143,40 @@ class Files:
         parts = self.data("train_files").values()
         return sorted(names.intersection(name for part in parts for name in part.column_names))
 
+    def reads_images(self, path: str) -> bool:
+        """Return whether a model has a part that sees."""
+        return "vision_config" in PretrainedConfig.get_config_dict(copy_to_local(path))[0]
+
+    @cached_property
+    def processor(self) -> Any:
+        """The policy's processor if the data have images; None if they have none, or verl knows none for the model."""
+        if not self.media:
+            return None
+        model = self._config.actor_rollout_ref.model
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = hf_processor(copy_to_local(model.path), trust_remote_code=model.trust_remote_code)
+        if found is None:
+            reasons = [str(one.message) for one in said if "processor" in str(one.message)]
+            self.wrong_with_processor = (reasons or ["it has none"])[-1].partition("\n")[0]
+        elif model.custom_chat_template is not None:
+            found.chat_template = model.custom_chat_template
+        return found
+
+    @cached_property
+    def sight(self) -> Sight | None:
+        """What reads the images of prompts; None if the data have none, or have videos or sounds."""
+        if self.media != [self._config.data.get("image_key", "images")] or self.processor is None:
+            return None
+        with contextlib.redirect_stdout(io.StringIO()):  # it says which class it is
+            dataset_class = get_dataset_class(self._config.data)
+        return Sight(processor=self.processor, data=self._config.data, dataset_class=dataset_class)
+
+    @property
+    def has_other_media(self) -> bool:
+        """Whether the data have more than texts and images that can be read here."""
+        return bool(self.media) and self.sight is None
+
     def dataset(self, key: str) -> Any:
         """Return the data set that the run draws rows from, by verl's class (without its filter) or the user's."""
         if key not in self._datasets:
@@ -146,7 +187,7 @@ class Files:
                 with contextlib.redirect_stdout(io.StringIO()):  # it says how many rows there are
                     if issubclass(get_dataset_class(data), RLHFDataset):
                         data.filter_overlong_prompts = False
-                    self._datasets[key] = create_rl_dataset(data[key], data, self.tokenizer, None)
+                    self._datasets[key] = create_rl_dataset(data[key], data, self.tokenizer, self.processor)
             except BaseException as error:  # a user's class may raise anything, and end
                 raise ValueError(f"data.{'custom_cls' if is_own else key}: {one_line(error)}") from error
         return self._datasets[key]

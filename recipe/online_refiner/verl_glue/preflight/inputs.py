@@ -189,15 +189,6 @@ def actor_is_trained(run: PlannedRun) -> str | None:
 
 
 @rule("files")
-def prompts_are_text(run: PlannedRun) -> str | None:
-    """Prompts are text: the refiner reads nothing else."""
-    if not run.blocks.hosts_refiner or not run.files.media:
-        return None
-    said = f"data.train_files: the column {run.files.media[0]} would not reach the refiner, which reads only text"
-    return f"{said}; drop the column"
-
-
-@rule("files")
 def no_grader_runs_answers(run: PlannedRun) -> str | None:
     """No grader of verl's runs the model's answers as code."""
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:

@@ -28,6 +28,7 @@ from recipe.online_refiner.verl_glue.reward_managers import load_checked_manager
 from recipe.preflight.rules import MANAGER_KEY, PlannedRun, rule
 from recipe.preflight.spelling import unknown
 from recipe.rewarding.answers import checked_score
+from refiner_worker.pictures import for_people, pictures_of
 from refiner_worker.text.answer import CLOSE_TAG, OPEN_TAG
 
 try:
@@ -63,14 +64,14 @@ def prompts_are_chats(run: PlannedRun) -> str | None:
             for index in _first_of(part, name):
                 row = part[index]
                 where = f"data.{key}: row {index} of {Path(file).name}"
-                if wrong := _wrong_with(row[name], is_text=run.blocks.hosts_refiner):
+                if wrong := _wrong_with(row[name], is_text=run.blocks.hosts_refiner and run.files.sight is None):
                     return f"{where}: {wrong}"
                 if wrong := wrong_with_extra_info(row):
                     return f"{where}: {wrong}"
         for where, row in first_rows(run, key):
             if "raw_prompt" not in row:
                 return f"{where} has no raw_prompt, which verl's agent loops read: let data.custom_cls give it"
-            if wrong := _wrong_with(row["raw_prompt"], is_text=run.blocks.hosts_refiner):
+            if wrong := _wrong_with(row["raw_prompt"], is_text=run.blocks.hosts_refiner and run.files.sight is None):
                 return f"{where}: {wrong}"
             try:
                 is_shown = _shows_the_question(run, key, row)
@@ -110,7 +111,7 @@ def prompts_are_short_enough(run: PlannedRun) -> str | None:
     data = run.config.data
     for key, enough in {"train_files": data.train_batch_size, "val_files": 1}.items():
         dataset, found = run.files.dataset(key), 0
-        if not data.filter_overlong_prompts or not isinstance(dataset, RLHFDataset) or run.files.media:
+        if not data.filter_overlong_prompts or not isinstance(dataset, RLHFDataset) or run.files.has_other_media:
             continue
         for index in range(len(dataset)):
             with contextlib.suppress(Exception):  # what verl cannot read it filters away
@@ -307,7 +308,7 @@ def _longest_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
 
 
 def first_rows(run: PlannedRun, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the first rows as the run will get them, each with its place; none if the files hold images."""
+    """Yield the first rows as the run will get them, each with its place; none if verl's class would need more."""
     yield from _rows(run, key, lambda part: _first_of(part, run.config.data.prompt_key))
 
 
@@ -318,7 +319,7 @@ def _rows(
 
     If a class of the user reads the files, its first rows are yielded, since only that class knows its files.
     """
-    if run.files.media:
+    if run.files.has_other_media:
         return
     dataset, parts, start = run.files.dataset(key), run.files.data(key), 0
     places = [] if parts else [(f"row {index}", index) for index in range(min(NUM_FIRST, len(dataset)))]
@@ -346,10 +347,13 @@ def shown_prompt(run: PlannedRun) -> str:
     is_rewritten = prompt.thoughts and run.blocks.refiner.rewrites == "response"
     thought = "(its reasoning)" if is_rewritten else None
     text = prompt.content(*shown, told=told, thought=thought)
+    pictures = pictures_of(prompt_ids(run, "train_files", list(row["raw_prompt"])))
     if not is_external:
-        text = str(run.files.tokenizer.decode(prompt.encode(text)))
+        ids = prompt.encode(text, pictures)
+        text = str(run.files.tokenizer.decode(ids if pictures is None else pictures.collapse(ids)))
+    text = text if pictures is None else for_people(text)
     lines = "".join(f"  | {line}\n" for line in text.splitlines())
-    head = f"the refiner reads this for {where}:\n{lines}"
+    head = f"the refiner reads this for {where}{pictures.described() if pictures else ''}:\n{lines}"
     begins = f"after the last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
     if is_rewritten:
         begins += f" and {OPEN_TAG}, twice: its reasoning and then its answer; each"
@@ -389,7 +393,10 @@ def _refused(where: str, error: Exception) -> str:
 def prompt_ids(run: PlannedRun, key: str, messages: list[dict[str, Any]]) -> list[int]:
     """Return a prompt as ``RLHFDataset`` counts its tokens (except the schemas of ``tool_config_path``)."""
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
-    settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
+    own = run.config.data.apply_chat_template_kwargs
+    if run.files.sight is not None:
+        return asyncio.run(run.files.sight.encode(messages, **{**own, **({"tools": tools} if tools else {})}))
+    settings = {"tools": tools, **own, "tokenize": True}
     ids: list[int] = normalize_token_ids(
         run.files.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **settings)
     )
