@@ -107,6 +107,12 @@ def has_pictures(messages: Iterable[Mapping[str, Any]]) -> bool:
     return any(_is_image(part) for message in messages for part in parts_of(message))
 
 
+def images_in(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the images of a chat (PIL); those that it names by a file or an address are left out."""
+    parts = (part for message in messages for part in parts_of(message) if _is_image(part))
+    return [part["image"] for part in parts if hasattr(part.get("image"), "tobytes")]
+
+
 def parts_of(message: Mapping[str, Any]) -> list[Any]:
     """Return the parts of a message; none if its content is one text."""
     content = message.get("content")

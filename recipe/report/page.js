@@ -126,6 +126,12 @@ function show(row, button) {
     make("p", detail, { className: "small", text: role });
     make("pre", detail, { className: "question", text: content });
   }
+  if (row.images.length) {
+    const pictures = make("p", detail, { className: "images" });
+    row.images.forEach((name, place) => {
+      if (data.images[name]) make("img", pictures, { src: data.images[name], alt: `image ${place + 1} of the question`, title: name });
+    });
+  }
   make("p", detail, { className: "small", text: row.refined_reward === null ? "response" : "response and refinement: red was taken out, green was added" });
   const both = make("pre", detail, { id: "diff" });
   for (const [kind, text] of row.diff) make({ "-1": "del", 0: "span", 1: "ins" }[kind], both, { text });

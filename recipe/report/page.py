@@ -41,6 +41,7 @@ def write_page(arms: list[Arm]) -> bytes:
         "pictures": list(pictures(arms)),
         "rows": rows,
         "chats": chats,
+        "images": {name: _url(content) for run, _ in names for name, content in run.thumbnails.items()},
         "runs": [name for _, name in names],
         "verdicts": VERDICTS,
         "first": next((str(index) for index, arm in enumerate(arms) if arm.refines), "0"),
@@ -78,9 +79,14 @@ def _rows(runs: list[Run]) -> tuple[list[dict[str, Any]], list[Any]]:
             chat = json.dumps([[str(one.get("role", "")), str(one.get("content", ""))] for one in record["prompt"]])
             shown = {name: record[name] for name in SHOWN}
             shown["diff"] = diff(record["response"], record["refined"])
+            shown["images"] = record.get("images", [])
             shown["tokens"] = run.tokens.get((record["step"], record["key"]))
             rows.append({"run": number, "chat": chats.setdefault(chat, len(chats)), **shown})
     return rows, [json.loads(chat) for chat in chats]
+
+
+def _url(content: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(content).decode()}"
 
 
 def diff(response: str, refined: str | None) -> list[tuple[int, str]]:

@@ -14,9 +14,12 @@ import yaml
 
 from recipe.online_refiner.method.pairs import FAILURES, Verdict, group_of
 from recipe.runs.files import TOKENS, Records, objects_of
+from recipe.runs.thumbnails import FOLDER, Thumbnails
 
 MAX_BYTES = 12 << 20
 """The largest size in bytes of all records on a page; numbers per token may take another quarter of it."""
+MAX_IMAGE_BYTES = 8 << 20
+"""The largest size in bytes of all images on a page."""
 NO_MATTER = ["run_dir", "console", "dry_run", "preload", "ray_kwargs"]
 NO_MATTER += [f"trainer.{name}" for name in ("experiment_name", "project_name", "logger", "default_local_dir")]
 """Keys and blocks, beside seeds, in which runs of one arm may differ."""
@@ -45,6 +48,8 @@ class Run:
     """The starts of the run, in order (``recipe/runs/starts.py``); empty for a run of an earlier release."""
     meanings: dict[str, str] = field(default_factory=dict)
     """The meaning of each metric that only the run's constraint has; empty for a run of an earlier release."""
+    thumbnails: dict[str, bytes] = field(default_factory=dict)
+    """Small copies (JPEG) of the images in the records' prompts, by name; of many, the first."""
     stage: dict[str, Any] | None = None
     """The last stage that the run wrote (``recipe/runs/files.py`` ``write_stage``)."""
 
@@ -150,7 +155,18 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
         run.num_records += len(found)
         run.contest += contest(found)
         run.records += kept
+    run.thumbnails = dict(_thumbnails(Thumbnails(f"{place}/{FOLDER}"), run.records))
     return run
+
+
+def _thumbnails(files: Thumbnails, records: Iterable[dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
+    """Yield small copies of the records' images, by name, of at most MAX_IMAGE_BYTES together."""
+    room = MAX_IMAGE_BYTES
+    for name in dict.fromkeys(name for record in records for name in record.get("images", ())):
+        content = files.read(name)
+        room -= len(content or b"")
+        if content and room >= 0:
+            yield name, content
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:

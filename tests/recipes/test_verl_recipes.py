@@ -3,7 +3,7 @@
 import pytest
 from composed import ARGUMENTS, NOT_COMPOSED, PAGE, page_of, refusals
 
-ACCEPTED = 46
+ACCEPTED = 58
 """Scripts that are accepted. Raise it when more are, and never lower it without a line in the changelog."""
 
 

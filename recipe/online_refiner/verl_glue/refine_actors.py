@@ -37,7 +37,9 @@ from recipe.online_refiner.method.pairs import Bill, Pair, Refinement, Rollout, 
 from recipe.online_refiner.refine.group import Refiner, Unrefined
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.sight import Sight
+from recipe.runs import thumbnails
 from recipe.runs.files import TOKENS, Records
+from recipe.runs.thumbnails import Thumbnails
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.config import ALIKE, RefinerConfig
 from refiner_worker.pictures import has_pictures
@@ -96,6 +98,7 @@ class RefineWorker:
         self._sources = {source: make(one) for source, one in refiner.sources.items()}
         self._records = Records(config.records.path)
         self._tokens = Records(f"{config.records.path}/{TOKENS}")
+        self._thumbnails = Thumbnails(f"{config.records.path}/{thumbnails.FOLDER}")
 
     async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
         """Refine some rewarded rows, whole groups, and write all that later stages read of it (``rows.py``).
@@ -215,7 +218,7 @@ class RefineWorker:
 
     async def record(self, rows: KVBatchMeta, step: int, part: int, shown: set[str]) -> list[dict[str, Any]]:
         """Write the records of some rows of a mini-batch as one part; return the records with a key in ``shown``."""
-        records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
+        records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer, self._thumbnails.keep)
         await asyncio.to_thread(self._records.write, step, f"{self._name}-{part}" if part else self._name, records)
         return [record for record in records if record["key"] in shown]
 

@@ -42,7 +42,7 @@ from recipe.online_refiner.method.pairs import (
 from recipe.online_refiner.verl_glue.loss import jagged
 from recipe.rewarding.answers import as_number
 from refiner_worker.client import RunEndedError
-from refiner_worker.pictures import as_text, for_people, has_pictures
+from refiner_worker.pictures import as_text, for_people, has_pictures, images_in
 from refiner_worker.text.tokens import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -230,8 +230,11 @@ def read_tags(batch: KVBatchMeta, rows: list[int]) -> None:
         batch.tags[row] = tags[batch.keys[row]]
 
 
-def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
-    """Read refined rows as records: the prompt, the turn, a', both rewards, and the verdict."""
+def read_records(batch: KVBatchMeta, tokenizer: Any, keep_image: Callable[[Any], str]) -> list[dict[str, Any]]:
+    """Read refined rows as records: the prompt, the turn, a', both rewards, and the verdict.
+
+    ``keep_image`` keeps an image of a prompt, and returns the name that stands for it in the record.
+    """
     texts, tensors = ("raw_prompt", "extra_fields", "refine_detail"), ("prompts", "responses", "refine_ids")
     data = read(batch, *texts, *tensors)
     columns = [
@@ -259,6 +262,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "refined_reward": pair.refined_reward if is_scored else None,
                 "verdict": pair.verdict,
                 "detail": detail,
+                **({"images": list(map(keep_image, images_in(chat)))} if has_pictures(chat) else {}),
             }
         )
     return rows

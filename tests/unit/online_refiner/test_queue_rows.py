@@ -152,7 +152,8 @@ def test_pictures_of_a_tool_are_refused() -> None:
 def test_a_record_has_a_placeholder_for_a_picture() -> None:
     columns = {"extra_fields": [{}] * 4, "raw_prompt": [with_picture()] * 4, "refine_detail": [""] * 4}
     batch = refined_rows(**columns)
-    records = queue.read_records(batch.select_keys(KEYS[1:2]), vision_tokenizer())
+    records = queue.read_records(batch.select_keys(KEYS[1:2]), vision_tokenizer(), lambda image: f"{image.size}")
+    assert records[0]["images"] == ["(8, 8)"]
     assert records[0]["prompt"] == [{"role": "user", "content": "<image>What is it?"}]
     json.dumps(records)
 

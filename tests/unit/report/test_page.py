@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from browser import CHROMIUM, Page, browsing
 from made_run import half_a_line, make_run, metrics, record, tokens
+from PIL import Image
 
 from recipe.report.page import write_page
 from recipe.report.reading import read_runs
 from recipe.report.words import VERDICTS
 from recipe.runs.files import TOKENS, Records, RunDir
+from recipe.runs.thumbnails import FOLDER, Thumbnails
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian's package of this name)")
 
@@ -302,3 +304,22 @@ def test_no_text_runs_or_loads_anything(show: Callable[..., Page], tmp_path: Pat
         page.click(f"#list li:nth-child({index}) button")
         seen.update(texts(page, "#detail .question"))
     assert seen == set(HOSTILE), "each as it was written"
+
+
+def test_a_question_shows_its_pictures(show: Callable[..., Page], tmp_path: Path) -> None:
+    """Two that are there, in order, and none for a name that is no file of the run's."""
+    kept = Thumbnails(f"{tmp_path}/run/refinements/{FOLDER}")
+    names = [kept.keep(Image.new("RGB", (40, 20), colour)) for colour in ("red", "blue")]
+    prompt = [{"role": "user", "content": "<image><image>Which is red?"}]
+    rows = [record("u_0_0", prompt=prompt, images=[*names, "../../secret", "0" * 16]), record("v_0_0")]
+    page = show(make_run(tmp_path / "run", 1, records=rows))
+
+    def shown(condition: str) -> list[list[Any]]:
+        found = "[...document.querySelectorAll('#list button')]"
+        page.run(f"{found}.find((one) => {condition}one.textContent.includes('Which')).click()")
+        images = "[...document.querySelectorAll('#detail .images img')]"
+        page.run(f"Promise.all({images}.map((one) => one.decode()))")
+        return page.run(f"{images}.map((one) => [one.naturalWidth, one.naturalHeight, one.alt])")
+
+    assert shown("") == [[40, 20, "image 1 of the question"], [40, 20, "image 2 of the question"]]
+    assert shown("!") == []
