@@ -107,6 +107,41 @@ def has_pictures(messages: Iterable[Mapping[str, Any]]) -> bool:
     return any(_is_image(part) for message in messages for part in parts_of(message))
 
 
+def with_images(messages: Iterable[Mapping[str, Any]], images: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return a chat with an image in the place of each ``<image>``, in order, as verl's data class makes it.
+
+    Without images, texts stay as they are. An image is one of PIL, a file's name, or an object with its ``bytes``.
+
+    Raises:
+        ValueError: If the texts have another number of places.
+    """
+    images = [_opened(image) for image in images]
+    chat = [dict(message) for message in messages]
+    places = sum(str(message["content"] or "").count(PLACEHOLDER) for message in chat)
+    if not images:
+        return chat
+    if places != len(images):
+        raise ValueError(f"a row has {len(images)} images, but {places} places ({PLACEHOLDER}) in its prompt")
+    left = iter(images)
+    for message in chat:
+        parts: list[dict[str, Any]] = []
+        for number, text in enumerate(str(message["content"] or "").split(PLACEHOLDER)):
+            if number:
+                parts.append({"type": "image", "image": next(left)})
+            if text:
+                parts.append({"type": "text", "text": text})
+        message["content"] = parts
+    return chat
+
+
+def _opened(image: Any) -> Any:
+    if isinstance(image, Mapping) and image.get("bytes"):
+        from PIL import Image
+
+        return Image.open(io.BytesIO(image["bytes"]))
+    return image["path"] if isinstance(image, Mapping) else image
+
+
 def images_in(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Return the images of a chat (PIL); those that it names by a file or an address are left out."""
     parts = (part for message in messages for part in parts_of(message) if _is_image(part))

@@ -19,11 +19,13 @@ from recipe.online_refiner.refine.group import Refiner
 from recipe.rewarding.answers import checked
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
+from refiner_worker.pictures import pictures_of, with_images
 from refiner_worker.text.thoughts import read_thoughts
 from refiner_worker.text.tokens import decode
 from refiner_worker.text.turn_end import TurnEnd
 
-if TYPE_CHECKING:  # it imports openai
+if TYPE_CHECKING:  # they import openai, and verl
+    from recipe.online_refiner.verl_glue.sight import Sight
     from refiner_worker.external import ExternalClient
 
 Reward = Callable[..., Any]
@@ -88,7 +90,7 @@ class Engine:
         )
         written: list[list[int]] = []
         try:
-            async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
+            async for output in self._llm.generate(asked(prompt_ids), sampling, uuid.uuid4().hex):
                 written = [list(one.token_ids) for one in output.outputs]
         except EngineDeadError as error:
             raise RunEndedError(f"the model's engine has died: {error}") from error
@@ -97,6 +99,13 @@ class Engine:
     def close(self) -> None:
         """End the engine's process."""
         self._llm.shutdown()
+
+
+def asked(prompt_ids: list[int]) -> dict[str, Any]:
+    """Return a prompt as vLLM reads it, which expands the token of each image itself."""
+    if (pictures := pictures_of(prompt_ids)) is None:
+        return {"prompt_token_ids": prompt_ids}
+    return {"prompt_token_ids": pictures.collapse(prompt_ids), "multi_modal_data": {"image": list(pictures.images)}}
 
 
 Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
@@ -119,6 +128,8 @@ class Bench:
     reward: Reward
     max_response_tokens: int
     max_model_len: int
+    sight: "Sight | None" = None
+    """What reads the images of prompts; None: no row has any."""
     failed: list[str] = field(default_factory=list)
     """The reasons of answers that could not be drawn or rewarded."""
     on_progress: Callable[[int], object] = lambda num: None
@@ -168,11 +179,9 @@ class Bench:
         self, row: Mapping[str, Any], group: int, max_answers: int, known: Mapping[int, Mapping[str, Any]]
     ) -> list[Rollout]:
         """Draw the answers to a row in verl's schema, or take the user's own, and reward them."""
-        messages, given = list(row["prompt"]), row.get(GIVEN)
-        answers = range(num_answers(row, max_answers))
+        given, answers = row.get(GIVEN), range(num_answers(row, max_answers))
         try:
-            chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+            messages, prompt_ids = await self._asked(row)
         except Exception as error:  # such as of a template that knows no system prompt
             self.failed += [f"row {group}: {type(error).__name__}: {error}"] * len(answers)
             self.on_progress(len(answers))
@@ -209,6 +218,14 @@ class Bench:
             return rollout
 
         return [one for one in await asyncio.gather(*map(counted, answers)) if one is not None]
+
+    async def _asked(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
+        """Return the messages of a row with its images, and its prompt as the policy reads it."""
+        messages = with_images(row["prompt"], row.get("images") or ())
+        if self.sight is not None:
+            return messages, await self.sight.encode(messages)
+        chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return messages, self.tokenizer.encode(chat, add_special_tokens=False)
 
     async def _write(self, prompt_ids: list[int]) -> list[int]:
         assert self.engine is not None, "all answers are given"

@@ -37,6 +37,7 @@ def all_answers(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: 
                     "verdict": str(new.verdict),
                     "num_samples": new.num_samples,
                     "num_better": new.num_better,
+                    **({"images": rows[row]["images"]} if "images" in rows[row] else {}),
                 }
 
 
@@ -51,8 +52,9 @@ def formats(answers: Sequence[Row]) -> dict[str, list[Row]]:
     for one in answers:
         if one["verdict"] == Verdict.ACCEPTED:
             prompt, chosen, rejected = one["prompt"], _said(one["refined"]), _said(one["response"])
-            sft.append({"prompt": prompt, "completion": chosen, "messages": prompt + chosen})
-            preference.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+            seen = {name: one[name] for name in ("images",) if name in one}
+            sft.append({"prompt": prompt, "completion": chosen, "messages": prompt + chosen, **seen})
+            preference.append({"prompt": prompt, "chosen": chosen, "rejected": rejected, **seen})
     return {"sft": sft, "preference": preference, "all": list(answers)}
 
 
@@ -62,13 +64,16 @@ def _said(text: str) -> list[dict[str, str]]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """Write JSON lines or parquet; a file of the same name is replaced once all is written."""
+    """Write JSON lines or parquet; a file of the same name is replaced once all is written.
+
+    JSON cannot hold images: its lines have their places in the prompts alone.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     new = path.with_suffix(".new")
     if path.suffix == ".jsonl":
-        new.write_bytes(to_lines(rows))
+        new.write_bytes(to_lines({name: value for name, value in row.items() if name != "images"} for row in rows))
     else:
         pq.write_table(pa.Table.from_pylist(rows), new)
     new.replace(path)

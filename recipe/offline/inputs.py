@@ -41,6 +41,7 @@ class Row(TypedDict):
     reward_model: Truth
     extra_info: NotRequired[dict[str, Any] | None]
     responses: NotRequired[list[str] | None]
+    images: NotRequired[list[Any] | None]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from recipe.online_refiner.method.pairs import FAILURES
 from refiner_worker.client import RunEndedError
 from refiner_worker.config import External, RefinerConfig
 
-if TYPE_CHECKING:  # it imports openai
+if TYPE_CHECKING:  # they import openai, and verl
+    from recipe.online_refiner.verl_glue.sight import Sight
     from refiner_worker.external import ExternalClient
 
 OTHERS = ("data", "output", "problems", "jsonl", "license", "goes_on", "refiner")
@@ -54,7 +55,11 @@ async def work(arguments: argparse.Namespace, asked: Asked) -> bool:
         f"{'; loading the model ...' if needs_engine else ''}",
         flush=True,
     )
-    bench, is_stopped = make_bench(arguments, asked.reward, journal, has_engine=needs_engine), False
+    has_images = any(row.get("images") for row in rows)
+    if has_images and arguments.jsonl and arguments.goes_on:
+        raise ValueError("--jsonl: JSON cannot hold the images of the data; leave it out, and parquet is written")
+    bench = make_bench(arguments, asked.reward, journal, has_engine=needs_engine, has_images=has_images)
+    is_stopped = False
     try:
         with tqdm(
             total=(1 + len(configs)) * sum(numbers[n] for n in left),
@@ -110,7 +115,9 @@ def client_of(config: External) -> "ExternalClient":
     return server.client()
 
 
-def make_bench(arguments: argparse.Namespace, reward: Reward, journal: Journal, *, has_engine: bool) -> Bench:
+def make_bench(
+    arguments: argparse.Namespace, reward: Reward, journal: Journal, *, has_engine: bool, has_images: bool = False
+) -> Bench:
     """Load the model, or only its tokenizer; each answer is written to the journal.
 
     The seed differs from that of an earlier start, with which the engine would draw the same answers again.
@@ -124,12 +131,32 @@ def make_bench(arguments: argparse.Namespace, reward: Reward, journal: Journal, 
     return Bench(
         engine=Engine(arguments.model, *limits) if has_engine else None,
         tokenizer=tokenizer,
+        sight=sight_of(arguments.model, tokenizer) if has_images else None,
         turn_end=read_turn_end(arguments.model, tokenizer),
         reward=reward,
         max_response_tokens=arguments.max_response_tokens,
         max_model_len=arguments.max_model_len,
         on_answer=journal.add_answer,
     )
+
+
+def sight_of(model: str, tokenizer: Any) -> "Sight":
+    """Return what reads the images of prompts for a model; the tokenizer gets the processor's chat template.
+
+    Raises:
+        ValueError: If verl knows no processor for the model.
+    """
+    from omegaconf import OmegaConf
+    from verl.utils.dataset.rl_dataset import RLHFDataset  # here: they import torch
+    from verl.utils.tokenizer import hf_processor
+
+    from recipe.online_refiner.verl_glue.sight import Sight
+
+    if (processor := hf_processor(model)) is None:
+        said = f"--model {model}: the data has images, but the model has no processor that verl knows"
+        raise ValueError(f"{said}; give a model that sees, such as Qwen/Qwen2.5-VL-3B-Instruct, with its packages")
+    tokenizer.chat_template = processor.chat_template
+    return Sight(processor=processor, data=OmegaConf.create(), dataset_class=RLHFDataset)
 
 
 def finish(

@@ -13,7 +13,17 @@ from PIL import Image
 from tiny_vision import FAMILIES, PACKAGES, vision_tokenizer
 
 from refiner_worker.config import TEMPLATES
-from refiner_worker.pictures import MARK, Pictures, Prompt, as_text, content_of, for_people, pictures_of, split
+from refiner_worker.pictures import (
+    MARK,
+    Pictures,
+    Prompt,
+    as_text,
+    content_of,
+    for_people,
+    pictures_of,
+    split,
+    with_images,
+)
 from refiner_worker.prompts import RefinerPrompt
 
 RED, BLUE = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
@@ -142,3 +152,22 @@ def test_the_ids_are_those_of_the_models_own_processors(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, code, tmp_path], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-2:] == [f"{family}: 3 prompts" for family in FAMILIES]
+
+
+def test_a_row_of_data_has_its_images_in_their_places() -> None:
+    """Of PIL, as bytes, and by the name of a file."""
+    content = io.BytesIO()
+    RED.save(content, "PNG")
+    images = [{"bytes": content.getvalue(), "path": None}, BLUE, {"bytes": None, "path": "a.png"}]
+    asked = [
+        {"role": "system", "content": "Count."},
+        {"role": "user", "content": "<image>Which of <image> and <image>?"},
+    ]
+    system, user = with_images(asked, images)
+    assert system["content"] == [{"type": "text", "text": "Count."}]
+    first, second, third = (part["image"] for part in user["content"] if part["type"] == "image")
+    assert first.tobytes() == RED.tobytes() and second is BLUE and third == "a.png"
+    assert for_people(as_text([user])[0]["content"]) == question
+    assert with_images(asked, []) == asked, "a text may mention <image>"
+    with pytest.raises(ValueError, match="1 images, but 3 places"):
+        with_images(asked, [BLUE])
