@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 from tiny_vision import FAMILIES, save_vision_model
 from transformers import AutoTokenizer
+from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.tokenizer import build_multimodal_processor_inputs
 
 from recipe.offline.bench import asked

@@ -167,7 +167,7 @@ def test_a_row_of_data_has_its_images_in_their_places() -> None:
     assert system["content"] == [{"type": "text", "text": "Count."}]
     first, second, third = (part["image"] for part in user["content"] if part["type"] == "image")
     assert first.tobytes() == RED.tobytes() and second is BLUE and third == "a.png"
-    assert for_people(as_text([user])[0]["content"]) == question
+    assert for_people(as_text([user])[0]["content"]) == asked[1]["content"]
     assert with_images(asked, []) == asked, "a text may mention <image>"
     with pytest.raises(ValueError, match="1 images, but 3 places"):
         with_images(asked, [BLUE])
