@@ -18,8 +18,7 @@ from recipe.online_refiner.method.pairs import FAILURES
 from refiner_worker.client import RunEndedError
 from refiner_worker.config import External, RefinerConfig
 
-if TYPE_CHECKING:  # they import openai, and verl
-    from recipe.online_refiner.verl_glue.sight import Sight
+if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
 
 OTHERS = ("data", "output", "problems", "jsonl", "license", "goes_on", "refiner")
@@ -122,41 +121,26 @@ def make_bench(
 
     The seed differs from that of an earlier start, with which the engine would draw the same answers again.
     """
-    from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer  # here: it imports Ray
+    from recipe.online_refiner.verl_glue.preflight.files import read_tokenizer  # here: they import Ray
+    from recipe.online_refiner.verl_glue.sight import sight_of
     from refiner_worker.text.turn_end import read_turn_end
 
     tokenizer = read_tokenizer(arguments.model, f"--model {arguments.model}")
+    sight = sight_of(arguments.model, f"--model {arguments.model}") if has_images else None
+    if sight is not None:
+        tokenizer.chat_template = sight.processor.chat_template
     seed = arguments.seed + sum(map(len, journal.answers.values()))
     limits = arguments.max_model_len, seed, arguments.dtype
     return Bench(
         engine=Engine(arguments.model, *limits) if has_engine else None,
         tokenizer=tokenizer,
-        sight=sight_of(arguments.model, tokenizer) if has_images else None,
+        sight=sight,
         turn_end=read_turn_end(arguments.model, tokenizer),
         reward=reward,
         max_response_tokens=arguments.max_response_tokens,
         max_model_len=arguments.max_model_len,
         on_answer=journal.add_answer,
     )
-
-
-def sight_of(model: str, tokenizer: Any) -> "Sight":
-    """Return what reads the images of prompts for a model; the tokenizer gets the processor's chat template.
-
-    Raises:
-        ValueError: If verl knows no processor for the model.
-    """
-    from omegaconf import OmegaConf
-    from verl.utils.dataset.rl_dataset import RLHFDataset  # here: they import torch
-    from verl.utils.tokenizer import hf_processor
-
-    from recipe.online_refiner.verl_glue.sight import Sight
-
-    if (processor := hf_processor(model)) is None:
-        said = f"--model {model}: the data has images, but the model has no processor that verl knows"
-        raise ValueError(f"{said}; give a model that sees, such as Qwen/Qwen2.5-VL-3B-Instruct, with its packages")
-    tokenizer.chat_template = processor.chat_template
-    return Sight(processor=processor, data=OmegaConf.create(), dataset_class=RLHFDataset)
 
 
 def finish(

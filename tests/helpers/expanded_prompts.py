@@ -12,8 +12,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.tokenizer import build_multimodal_processor_inputs
 
 from recipe.offline.bench import asked
-from recipe.offline.run import sight_of
-from recipe.online_refiner.verl_glue.sight import Sight
+from recipe.online_refiner.verl_glue.sight import Sight, sight_of
 from refiner_worker.config import TEMPLATES
 from refiner_worker.pictures import pictures_of
 from refiner_worker.prompts import RefinerPrompt
@@ -49,7 +48,7 @@ def main(folder: str) -> None:
     images = [Image.effect_noise(size, 60).convert("RGB") for size in SIZES]
     for family in FAMILIES:
         tokenizer = AutoTokenizer.from_pretrained(save_vision_model(Path(folder, family), family))
-        sight = sight_of(f"{folder}/{family}", tokenizer)
+        sight = sight_of(f"{folder}/{family}", "the model")
         again = RefinerPrompt(TEMPLATES / "again.jinja", tokenizer)
         for number in range(1, len(images) + 1):
             asyncio.run(compare(sight, again, images[:number]))

@@ -3,10 +3,35 @@
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig
-from verl.utils.tokenizer import build_multimodal_processor_inputs, get_processor_token_id, normalize_token_ids
+from omegaconf import DictConfig, OmegaConf
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.tokenizer import (
+    build_multimodal_processor_inputs,
+    get_processor_token_id,
+    hf_processor,
+    normalize_token_ids,
+)
 
 from refiner_worker.pictures import Pictures, Prompt, has_pictures
+
+PACKAGES = "torchvision and qwen-vl-utils"
+"""What transformers and verl read images with."""
+
+
+def sight_of(model: str, named: str) -> "Sight":
+    """Return what reads the images of prompts for a model, beside a run.
+
+    Args:
+        model: A folder or a hub id.
+        named: The option with its value, for the error message.
+
+    Raises:
+        ValueError: If verl knows no processor for the model; the message begins with ``named``.
+    """
+    if (processor := hf_processor(model)) is None:
+        said = f"{named}: the data has images, but verl knows no processor of this model"
+        raise ValueError(f"{said}; give a model that sees, such as Qwen/Qwen2.5-VL-3B-Instruct, and install {PACKAGES}")
+    return Sight(processor=processor, data=OmegaConf.create(), dataset_class=RLHFDataset)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ def test_the_ids_are_those_of_the_models_own_processors(tmp_path: Path) -> None:
 
 
 def test_a_row_of_data_has_its_images_in_their_places() -> None:
-    """Of PIL, as bytes, and by the name of a file."""
+    """An image may be one of PIL, bytes, or the name of a file."""
     content = io.BytesIO()
     RED.save(content, "PNG")
     images = [{"bytes": content.getvalue(), "path": None}, BLUE, {"bytes": None, "path": "a.png"}]

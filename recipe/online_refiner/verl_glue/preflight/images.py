@@ -27,7 +27,7 @@ def prompts_have_texts_and_images_alone(run: PlannedRun) -> str | None:
 
 @rule("files")
 def images_are_refined_where_they_are_trained_on(run: PlannedRun) -> str | None:
-    """With images, the engine is FSDP, the refiner has an engine of its own or a URL, and a' is imitated or aligned."""
+    """The training engine, the refiner's placement and the constraint's target take images, if there are some."""
     if not run.blocks.hosts_refiner or not run.files.media:
         return None
     strategy, placement = run.config.actor_rollout_ref.actor.strategy, run.blocks.refiner.placement
