@@ -46,11 +46,13 @@ class Shape:
     """Parameters of all experts."""
     kv_values: int
     """Numbers that the KV cache holds for a token and layer."""
+    vision: int = 0
+    """Parameters of the part that reads images, of the kind of Qwen2.5-VL and Qwen3-VL; a guess for others."""
 
     @property
     def num_parameters(self) -> int:
         """The number of parameters of the whole model."""
-        return self.embeddings + self.num_layers * self.attention + self.dense + self.experts
+        return self.embeddings + self.num_layers * self.attention + self.dense + self.experts + self.vision
 
     @property
     def num_active(self) -> int:
@@ -60,7 +62,7 @@ class Shape:
     @property
     def block(self) -> int:
         """Parameters of a layer, which FSDP gathers at once."""
-        return (self.num_parameters - self.embeddings) // self.num_layers
+        return (self.num_parameters - self.embeddings - self.vision) // self.num_layers
 
     def kv_bytes(self, tensor_parallel: int = 1, pipeline_parallel: int = 1, num_bytes: int = 2) -> float:
         """Return the bytes of KV cache of one token on one GPU; heads are not cut, nor is a latent."""
@@ -100,7 +102,22 @@ def read(config: Mapping[str, Any]) -> Shape | None:
         dense=dense,
         experts=num_sparse * experts * 3 * hidden * own,
         kv_values=kv_values,
+        vision=_vision(config.get("vision_config") or {}),
     )
+
+
+def _vision(model: Mapping[str, Any]) -> int:
+    """Return the parameters of the part that reads images, except biases and norms; 0 if its sizes are not stated."""
+    names = ("depth", "hidden_size", "intermediate_size", "patch_size")
+    if any(not isinstance(model.get(name), int) for name in names):
+        return 0
+    depth, hidden, mlp, patch = (model[name] for name in names)
+    matrices = 3 if "fullatt_block_indexes" in model else 2  # of an MLP: only that of Qwen2.5-VL is gated
+    inputs = 3 * (model.get("temporal_patch_size") or 1) * patch**2 + (model.get("num_position_embeddings") or 0)
+    merged = hidden * (model.get("spatial_merge_size") or 1) ** 2
+    num_mergers = 1 + len(model.get("deepstack_visual_indexes") or ())
+    mergers = num_mergers * merged * (merged + (model.get("out_hidden_size") or hidden))
+    return int(inputs * hidden + depth * (4 * hidden**2 + matrices * hidden * mlp) + mergers)
 
 
 def _attention(model: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:

@@ -5,8 +5,15 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from composed_main import base, composed
 from omegaconf import OmegaConf
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
 
 from experiments.gpu_quarter.measured import part
 from recipe.online_refiner.config import checks
@@ -152,6 +159,25 @@ def test_parameters_are_those_of_the_models_cards_and_a_token_of_kv_cache() -> N
     assert SHAPE.kv_bytes() == 28 * 2 * 4 * 128 * 2 == 57344
     assert SHAPE.kv_bytes(2) == 57344 / 2
     assert SHAPE.kv_bytes(8) == 57344 / 4, "a head is not cut"
+
+
+def test_the_part_that_sees_is_counted() -> None:
+    """Against the models of transformers, without their weights."""
+    text = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_key_value_heads": 2}
+    text |= {"num_attention_heads": 16, "vocab_size": 151936, "tie_word_embeddings": True}
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048}
+    qwen_3b = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True)
+    models = {Qwen2_5_VLForConditionalGeneration: qwen_3b, Qwen3VLForConditionalGeneration: Qwen3VLConfig()}
+    for make, config in models.items():
+        with torch.device("meta"):
+            model = make(config)
+        shape = shapes.read(config.to_dict())
+        assert shape is not None
+        seeing = sum(one.numel() for one in model.model.visual.parameters())
+        assert shape.vision == pytest.approx(seeing, rel=1e-3)
+        assert shape.num_parameters == pytest.approx(sum(one.numel() for one in model.parameters()), rel=1e-3)
+        assert shape.block * shape.num_layers + shape.embeddings + shape.vision == pytest.approx(shape.num_parameters)
+    assert shapes.read({**LLAMA_8B, "vision_config": {"hidden_size": 8}}).vision == 0, "its sizes are not stated"
 
 
 def test_fsdp_in_float32_on_eight_gpus() -> None:
