@@ -157,6 +157,7 @@ def _add_columns(parser: argparse.ArgumentParser, build: Build) -> None:
     parser.add_argument("--answer", metavar="NAME", help="column of the answer, as in target or labels.value")
     if build is own_row:
         parser.add_argument("--no-answers", action="store_true", help="the reward needs no answers")
+        parser.add_argument("--images", metavar="NAME", help="column of the question's images, as in images")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -170,6 +171,7 @@ def _columns(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--answer {answer} and --no-answers: give one of them")
     chosen: dict[str, Any] = {"question": getattr(arguments, "question", None)}
     chosen["answer"] = (answer,) if answer else () if no_answers else None
+    chosen["images"] = getattr(arguments, "images", None)
     return {name: value for name, value in chosen.items() if value is not None}
 
 

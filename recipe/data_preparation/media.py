@@ -1,6 +1,7 @@
-"""Questions that need a picture, a film or a sound, which the rows written here cannot hold."""
+"""Questions that need a picture, a film or a sound: rows hold only the pictures of a column that is named for it."""
 
 import re
+from pathlib import Path
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +22,43 @@ _PARTS = ({"bytes", "path"}, {"array", "sampling_rate", "path"}, {"array", "samp
 """The keys of a picture, film or sound in a table of the package datasets."""
 
 
-def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links: bool) -> None:
+PLACE = "<image>"
+"""The mark of a picture's place in a prompt, as verl's data class reads it."""
+
+
+def add_images(row: dict[str, Any], images: Any) -> None:
+    """Give a row the pictures of its record, in verl's column ``images``.
+
+    If the prompt has no places for them, they stand before its last message of the user.
+
+    Args:
+        row: The row, which is changed.
+        images: One picture, or a list of them: bytes, an object with ``bytes`` or ``path``, or a file's name.
+
+    Raises:
+        Dropped: ``images do not fit``: a picture cannot be read, or the prompt has another number of places.
+    """
+    row["images"] = [{"bytes": _content(one)} for one in (images if isinstance(images, (list, tuple)) else [images])]
+    number, places = len(row["images"]), sum(one["content"].count(PLACE) for one in row["prompt"])
+    if not places:
+        last = [message for message in row["prompt"] if message["role"] == "user"][-1]
+        last["content"] = PLACE * number + last["content"]
+    elif places != number:
+        raise Dropped("images do not fit", f"the prompt has {places} places ({PLACE}) for {number} images")
+
+
+def _content(image: Any) -> bytes:
+    """Return the bytes of a picture."""
+    value = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    try:
+        return Path(value).expanduser().read_bytes()
+    except (OSError, TypeError, ValueError) as error:
+        raise Dropped("images do not fit", f"an image is neither bytes nor a file that can be read: {error}") from error
+
+
+def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links: bool, has_images: bool) -> None:
     r"""Refuse a record whose question needs a picture, a film or a sound.
 
     Args:
@@ -29,12 +66,15 @@ def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links
         prompt: The row's messages, which may say where a picture stands.
         with_links: Whether a link to a picture (``![](a.png)``, ``<img src=``, ``\includegraphics``) counts; a task
             for a program, or a chat, may be about such text.
+        has_images: Whether the row has the pictures of a column that was read for it, and their places in its prompt.
 
     Raises:
         Dropped: ``not text alone``.
     """
     for column, value in record.items():
         is_left = column not in getattr(record, "read", ())  # an answer may be the name of a file
+        if has_images and not is_left:
+            continue
         if (
             _is_media(value)
             or (_NAME.fullmatch(column.strip()) and _is_reference(value))
@@ -44,7 +84,8 @@ def refuse_media(record: Record, prompt: Iterable[dict[str, Any]], *, with_links
             what = f"column {column} holds a picture, film, sound or other bytes"
             raise Dropped("not text alone", f"{what}, and rows are text: remove it if the question does not need it")
     for message in prompt:
-        found = _MARK.search(message["content"]) or (_LINK.search(message["content"]) if with_links else None)
+        content = message["content"].replace(PLACE, "") if has_images else message["content"]
+        found = _MARK.search(content) or (_LINK.search(content) if with_links else None)
         if found:
             raise Dropped("not text alone", f"the question shows a picture, film or sound: {found[0][:60]}")
 

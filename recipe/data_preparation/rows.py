@@ -20,6 +20,7 @@ from recipe.data_preparation.fields import (
     text_in,
     wanted,
 )
+from recipe.data_preparation.media import add_images
 from reward.judge import JudgeLostError
 from reward.math import MathProblem
 from reward.problem import Problem
@@ -132,7 +133,13 @@ def is_verls(record: Record) -> bool:
 
 
 def own_row(
-    record: Record, index: int, name: str, *, question: Sequence[str] = (), answer: Sequence[str] = ANSWER
+    record: Record,
+    index: int,
+    name: str,
+    *,
+    question: Sequence[str] = (),
+    answer: Sequence[str] = ANSWER,
+    images: str | None = None,
 ) -> Row:
     """Build a row for the user's own reward, which gets the answer as text (a list or an object as JSON).
 
@@ -142,9 +149,10 @@ def own_row(
         name: The row's ``data_source``.
         question: The columns of the question, in place of these.
         answer: Columns of the answer, of which the first that is not empty is used; none if the reward needs none.
+        images: The column of the question's pictures; None if it has none.
 
     Raises:
-        Dropped: ``no question`` or ``no answer``.
+        Dropped: ``no question``, ``no answer`` or ``images do not fit``.
     """
     value = asked_in(record, question, *QUESTION)
     if not question:
@@ -157,13 +165,16 @@ def own_row(
         remedy = f"{NAME_ANSWER}, or set --no-answers if your reward needs none"
         raise wanted(record, "no answer", *answer, remedy=remedy)
     text = right if isinstance(right, str) else json.dumps(right, ensure_ascii=False, default=str)
-    return {
+    row: Row = {
         "data_source": name,
         "prompt": messages_in(value, "no question"),
         "ability": "own",
         "reward_model": {"style": "rule", "ground_truth": "" if right is None else text},
         "extra_info": {"index": index},
     }
+    if images is not None and (shown := given(record, images)) is not None:
+        add_images(row, shown)
+    return row
 
 
 MESSAGES = ("context_messages", "messages", "conversations", "prompt")
@@ -299,6 +310,8 @@ class Screen:
         """
         texts = _asked(row)
         identity = identity_of(texts[0])
+        if "images" in row:  # others may be asked about in the same words
+            identity = hash((identity, *(image["bytes"] for image in row["images"])))
         if identity in self._first:
             if identity in self.contradicted or not _agree(self._first[identity], row):
                 self.contradicted.add(identity)

@@ -131,7 +131,8 @@ def convert(
         if identity in screen.contradicted:  # which the last row of all may have shown
             card.drop(where, contradiction(row))
             continue
-        place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
+        images = b"".join(image["bytes"] for image in row.get("images", ()))
+        place = zlib.crc32(json.dumps(row["prompt"]).encode() + images) / 2**32
         rows["val" if place < val_fraction else "train"].append(row)
         for file, texts in of_row.items():
             lines[file] += texts
@@ -199,7 +200,8 @@ def _rows_of(
 def _with_own_fields(build: Build, keep: Sequence[str], renamed: bool, record: Record, index: int, name: str) -> Row:
     """Build a row that also has the record's ``extra_info``, the columns to keep, and verl's ``data_source``."""
     row = build(record, index, name)
-    refuse_media(record, row["prompt"], with_links=row["ability"] in ("math", "own"))
+    has_links = row["ability"] in ("math", "own")
+    refuse_media(record, row["prompt"], with_links=has_links, has_images="images" in row)
     info = given(record, "extra_info") if isinstance(record.get("extra_info"), dict) else None
     own = {**(info or {}), **{column: given(record, column) for column in keep}}
     ours = {key: value for key, value in row["extra_info"].items() if key not in own or not is_missing(value)}

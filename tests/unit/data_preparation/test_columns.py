@@ -374,3 +374,22 @@ def test_a_dry_run_names_the_cache_that_cannot_be_written(tmp_path: Path, monkey
     )
     with pytest.raises(ValueError, match=r"data.train_files: the cache .*file/cache cannot .* HF_DATASETS_CACHE or"):
         Files(config).data("train_files")
+
+
+def test_images_of_a_named_column_are_kept(tmp_path: Path) -> None:
+    """The same words about another image are another question; places that the text has stay."""
+    (tmp_path / "a.png").write_bytes(b"A")
+    shots = [[b"A"], [b"B"], [str(tmp_path / "a.png"), b"C"], [b"A"], [b"A"], ["gone.png"]]
+    asked = ["Count.", "Count.", "Is <image> like <image>?", "count", "Are <image> and <image> alike?", "Where?"]
+    records = [
+        {"question": text, "answer": "1", "shot": [{"bytes": one, "path": None} if isinstance(one, bytes) else
+                                                    {"bytes": None, "path": one} for one in shot]}
+        for text, shot in zip(asked, shots, strict=True)
+    ]
+    found = Prepared(tmp_path, "rows", records, "--images", "shot", file="a.parquet")
+    assert found.questions == ["<image>Count.", "<image>Count.", "Is <image> like <image>?"]
+    assert [[one["bytes"] for one in row["images"]] for row in found.rows] == [[b"A"], [b"B"], [b"A", b"C"]]
+    assert "1 duplicate" in found.said and "2 images do not fit" in found.said
+    assert "the prompt has 2 places (<image>) for 1 images" in found.card and "gone.png" in found.card
+    assert "columns not read" not in found.said
+    assert Prepared(tmp_path, "rows", records, file="b.parquet").status == 2, "without the option they are refused"
