@@ -1,8 +1,8 @@
 """Questions that need a picture, a film or a sound: rows hold only the pictures of a column that is named for it."""
 
 import re
-from pathlib import Path
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, is_missing
@@ -49,7 +49,7 @@ def add_images(row: dict[str, Any], images: Any) -> None:
 
 def _content(image: Any) -> bytes:
     """Return the bytes of a picture."""
-    value = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
+    value: Any = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     try:

@@ -20,7 +20,7 @@ from recipe.data_preparation.fields import (
     text_in,
     wanted,
 )
-from recipe.data_preparation.media import add_images
+from recipe.data_preparation.media import PLACE, add_images
 from reward.judge import JudgeLostError
 from reward.math import MathProblem
 from reward.problem import Problem
@@ -311,7 +311,8 @@ class Screen:
         texts = _asked(row)
         identity = identity_of(texts[0])
         if "images" in row:  # others may be asked about in the same words
-            identity = hash((identity, *(image["bytes"] for image in row["images"])))
+            words = identity_of(texts[0].replace(PLACE, " "))
+            identity = hash((words, *(image["bytes"] for image in row["images"])))
         if identity in self._first:
             if identity in self.contradicted or not _agree(self._first[identity], row):
                 self.contradicted.add(identity)

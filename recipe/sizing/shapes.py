@@ -47,7 +47,7 @@ class Shape:
     kv_values: int
     """Numbers that the KV cache holds for a token and layer."""
     vision: int = 0
-    """Parameters of the part that reads images, of the kind of Qwen2.5-VL and Qwen3-VL; a guess for others."""
+    """Parameters of the vision part, as Qwen2.5-VL and Qwen3-VL have them; a guess for other models."""
 
     @property
     def num_parameters(self) -> int:

@@ -382,8 +382,13 @@ def test_images_of_a_named_column_are_kept(tmp_path: Path) -> None:
     shots = [[b"A"], [b"B"], [str(tmp_path / "a.png"), b"C"], [b"A"], [b"A"], ["gone.png"]]
     asked = ["Count.", "Count.", "Is <image> like <image>?", "count", "Are <image> and <image> alike?", "Where?"]
     records = [
-        {"question": text, "answer": "1", "shot": [{"bytes": one, "path": None} if isinstance(one, bytes) else
-                                                    {"bytes": None, "path": one} for one in shot]}
+        {
+            "question": text,
+            "answer": "1",
+            "shot": [
+                {"bytes": one, "path": None} if isinstance(one, bytes) else {"bytes": None, "path": one} for one in shot
+            ],
+        }
         for text, shot in zip(asked, shots, strict=True)
     ]
     found = Prepared(tmp_path, "rows", records, "--images", "shot", file="a.parquet")
