@@ -228,6 +228,7 @@ HOOKS = [
         OF_HOSTING,
         ("strategy", "name", "device_name"),
     ),
+    Hook("verl.single_controller.base.worker_group:ResourcePool.world_size", OF_GROUP),
     # ---- servers of the rollout and of the refiner
     Hook(f"{SERVERS}.get_replicas", OF_TRAINER, ()),
     Hook(f"{SERVERS}.server_handles", OF_TRAINER),
