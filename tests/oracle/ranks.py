@@ -147,6 +147,14 @@ def _gather(value: Any) -> list[Any]:
     return values
 
 
+def with_sizes(pictures: dict[str, Any]) -> dict[str, Any]:
+    """Return the pictures of a row with the numbers of patches that verl's agent loop adds to them."""
+    if not pictures:
+        return pictures
+    num_frames, heights, widths = pictures["image_grid_thw"].T
+    return {**pictures, "images_seqlens": torch.repeat_interleave(heights * widths, num_frames)}
+
+
 def _share(batch: Batch, share: int, num_shares: int) -> Any:
     """Return the rows of a data-parallel rank as the TransferQueue hands them to it."""
     rows, num_rows = [row["columns"] for row in batch.rows[share::num_shares]], len(batch.rows)
@@ -155,7 +163,7 @@ def _share(batch: Batch, share: int, num_shares: int) -> Any:
         name: jagged(column) if column[0].dim() else torch.stack(column) for name, column in columns.items()
     }
     tensors["position_ids"] = tu.nested_tensor_from_tensor_list(columns["position_ids"])
-    tensors[PICTURES] = [row["pictures"] for row in batch.rows[share::num_shares]]
+    tensors[PICTURES] = [with_sizes(row["pictures"]) for row in batch.rows[share::num_shares]]
     settings = {
         "calculate_entropy": False,
         "distillation_use_topk": False,
