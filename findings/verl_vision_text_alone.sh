@@ -25,7 +25,7 @@ from verl.models.transformers import glm4v, qwen2_vl, qwen3_vl
 
 SIZES = {"hidden_size": 32, "intermediate_size": 32}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
-TEXT = {**SIZES, **HEADS, "num_hidden_layers": 1, "vocab_size": 32, "eos_token_id": 1}
+TEXT = {**SIZES, **HEADS, "num_hidden_layers": 1, "vocab_size": 32, "bos_token_id": 0, "eos_token_id": 1}
 VISION = {**SIZES, "depth": 1, "num_heads": 2, "out_hidden_size": 32, "patch_size": 14}
 MODELS = {
     "Qwen2.5-VL": (qwen2_vl, Qwen2_5_VLModel, Qwen2_5_VLConfig, {}),

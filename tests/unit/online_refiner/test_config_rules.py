@@ -661,7 +661,8 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
     (None, {f"{SAVED}": ["model", "optimizer", "extra"], f"{LOADED}": ["hf_model", "optimizer", "extra"]}),
     ("checkpoints-have-the-state", {f"{SAVED}": ["optimizer", "extra"]}),
     ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
-    (None, {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
+    (None, {f"{ACTOR}.megatron.router_replay.mode": "R3", f"{ROLLOUT}.enable_rollout_routing_replay": True}),
+    ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
     ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R2"}),
     ("refined-rows-are-trained-as-others", {f"{ACTOR}.veomni": {"router_replay": {"mode": "R3"}}}),
 ]

@@ -11,9 +11,11 @@ import torch
 import transfer_queue as tq
 from PIL import Image
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
+from tensordict import TensorDict
 from tiny_vision import vision_tokenizer
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
+from verl.utils.transferqueue_utils import tqbridge
 
 from recipe.online_refiner.method.pairs import Rollout
 from recipe.online_refiner.verl_glue import rows as queue
@@ -158,16 +160,31 @@ def test_a_record_has_a_placeholder_for_a_picture() -> None:
     json.dumps(records)
 
 
+def read_as_the_actor(batch: KVBatchMeta) -> TensorDict:
+    """Return rows as verl hands them to a worker of the policy."""
+    found: list[TensorDict] = []
+    tqbridge()(found.append)(batch)
+    return found[0]
+
+
+@pytest.mark.parametrize("has_pictures", [False, True])
 @pytest.mark.parametrize("lengths", [(7, 7, 7), (7,), (7, 3, 5), (4, 4), (4,), (1, 3)])
-def test_rows_with_pictures_have_their_own_positions_whatever_their_lengths(lengths: tuple[int, ...]) -> None:
+def test_rows_have_their_own_positions_whatever_their_lengths(lengths: tuple[int, ...], has_pictures: bool) -> None:
     positions = [torch.stack([torch.arange(length) + 10 * line for line in range(4)]) for length in lengths]
-    keys, partition = [f"u_{n}_0" for n in range(len(lengths))], f"of a test {lengths}"
+    keys, partition = [f"u_{n}_0" for n in range(len(lengths))], f"of a test {lengths} {has_pictures}"
     for key, own in zip(keys, positions, strict=True):  # as verl's agent loop does
-        row = {"input_ids": own[0], "position_ids": own, PICTURES: {"pixel_values": own.float()}}
+        row = {
+            "input_ids": own[0],
+            "position_ids": own,
+            PICTURES: {"pixel_values": own.float()} if has_pictures else {},
+        }
         tq.kv_batch_put(keys=[key], partition_id=partition, fields=tu.list_of_dict_to_tensordict([row]), tags=[{}])
-    data = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=["input_ids", "position_ids", PICTURES])
+    batch = KVBatchMeta(keys=keys, tags=[{} for _ in keys], partition_id=partition)
+    batch.fields = ["input_ids", "position_ids", PICTURES]
+    data = read_as_the_actor(batch)
     split_positions(data)
     data = filled(data, lambda num_rows: (num_rows + 1, 1))
     expected = [*positions, positions[lengths.index(min(lengths))]]
     assert [row.tolist() for row in data["position_ids"].unbind()] == [row.tolist() for row in expected]
-    assert [one["pixel_values"].tolist() for one in pictures_of(data)] == [row.tolist() for row in expected]
+    found = [{name: value.tolist() for name, value in one.items()} for one in pictures_of(data)]
+    assert found == [{"pixel_values": row.tolist()} if has_pictures else {} for row in expected]

@@ -54,6 +54,8 @@ def refined_rows_are_trained_as_others(run: PlannedRun) -> str | None:
         mode = OmegaConf.select(run.config, key := f"{ACTOR}.{engine}.router_replay.mode")
         if mode not in (None, "disabled") and (engine, mode) not in REPLAYED:
             return f"{key}={mode}: {WHY_NOT_REPLAYED[engine]}, or constraint.mode=none"
+        if mode == "R3" and not OmegaConf.select(run.config, returned := f"{ROLLOUT}.enable_rollout_routing_replay"):
+            return f"{key}=R3 replays experts that the rollout does not return; set {returned}=true"
     return None
 
 
