@@ -91,7 +91,11 @@ def options() -> argparse.ArgumentParser:
     rows, source = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
     rows.add_argument("--name", help="data_source of the rows (default: verl's own rows keep theirs)")
     rows.add_argument(
-        "--val-fraction", type=float, default=0.05, metavar="X", help="share of rows in val.parquet (default: 0.05)"
+        "--val-fraction",
+        type=float,
+        default=0.05,
+        metavar="X",
+        help="about this share goes to val.parquet (default: 0.05)",
     )
     rows.add_argument(
         "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
@@ -128,14 +132,14 @@ def options() -> argparse.ArgumentParser:
     files = ", ".join(name.lstrip(".") for name in FILES)
     for name, (summary, data_source, build, others) in READ.items():
         one = add(name, summary, functools.partial(read, data_source, build, others), rows, source)
-        one.add_argument("source", help=f"hub id, file ({files}), folder of such, or of APPS problems")
+        one.add_argument("source", help=f"hub id, file ({files}), a folder of such files, or a folder of APPS problems")
         if name in ("rows", "math"):
             _add_columns(one, build)
     one = add("gsm8k", "word problems with a number as their answer, as in GSM8K", read_gsm8k, rows, source)
-    one.add_argument("source", nargs="?", help=f"hub id, file ({files}), or folder of such")
+    one.add_argument("source", nargs="?", help=f"hub id, file ({files}), or a folder of such files")
     _add_columns(one, gsm8k_row)
     one.add_argument("--generated", type=int, metavar="N", help="instead: N problems of this format made here")
-    one.add_argument("--seed", type=int, default=0, help="of the generated problems")
+    one.add_argument("--seed", type=int, default=0, help="seed of the generated problems (default: 0)")
     one = add("reasoning-gym", "puzzles that reasoning-gym generates and scores", read_puzzles, rows)
     one.add_argument("--tasks", required=True, help="names of reasoning-gym's tasks, as in chain_sum,leg_counting")
     one.add_argument("--number", type=int, default=500, help="puzzles of each task (default: 500)")

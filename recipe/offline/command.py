@@ -36,7 +36,7 @@ def refine() -> None:
     """Refine a data set."""
     parser = parser_of("refine", "Refine a data set's answers into files for SFT and preference training.")
     parser.add_argument("--jsonl", action="store_true", help="write JSON lines, not parquet")
-    parser.add_argument("--license", metavar="NAME", help="of the data, for the card")
+    parser.add_argument("--license", metavar="NAME", help="licence of the data, for the card")
     parser.set_defaults(goes_on=True)
     run(parser.parse_args())
 
@@ -59,14 +59,29 @@ def parser_of(command: str, description: str) -> argparse.ArgumentParser:
     add("--output", type=Path, default=Path("refined"), metavar="DIR", help="folder to write to (default: %(default)s)")
     add("--problems", type=int, default=0, metavar="N", help="number of rows; 0: all (default: %(default)s)")
     add("--samples", type=int, default=4, metavar="N", help="answers to each problem (default: 4)")
-    add("--seed", type=int, default=0, metavar="N", help="seed of problems and answers (default: 0)")
-    add("--max-response-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
-    add("--max-new-tokens", type=int, default=512, metavar="N", help="length of a refinement (default: 512)")
-    add("--max-model-len", type=int, default=2048, metavar="N", help="length of prompt and text (default: 2048)")
-    add("--dtype", metavar="TYPE", help="type of weights (default: float32 on CPUs)")
-    add("--highest-reward", type=float, default=1.0, metavar="X", help="no answer is refined from here on (default: 1)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of rows and answers (default: 0)")
+    add("--max-response-tokens", type=int, default=512, metavar="N", help="longest answer in tokens (default: 512)")
+    add("--max-new-tokens", type=int, default=512, metavar="N", help="longest refinement in tokens (default: 512)")
     add(
-        "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="as my_reward:compute_score"
+        "--max-model-len",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="context length of the model (default: 2048)",
+    )
+    add("--dtype", metavar="TYPE", help="type of the weights (default: float32 on CPUs)")
+    add(
+        "--highest-reward",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="refine only answers below this (default: 1)",
+    )
+    add(
+        "--reward",
+        default="reward.verl_reward:compute_score",
+        metavar="MODULE:NAME",
+        help="as my_reward:compute_score",
     )
     add("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the block refiner, as temperature=0.7")
     return parser

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -14,7 +14,8 @@ from typing_extensions import TypedDict
 from yaml import YAMLError
 
 from recipe.preflight.rules import SET_A_MODEL
-from refiner_worker.config import BY_SOURCE, OF_SERVERS, RefinerConfig, read_refiner
+from refiner_worker.config import BY_SOURCE, OF_SERVERS, PLACEMENTS, RefinerConfig, read_refiner
+from refiner_worker.keys import nearest
 
 ACTING = (*BY_SOURCE, *OF_SERVERS, "thoughts", "rewrites", "reject_leaks")
 """The keys of the block ``refiner`` that have an effect outside a run."""
@@ -135,7 +136,10 @@ def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
             "variants refine the same answers"
         )
     if others := sorted(keys.keys() - set(ACTING)):
-        raise ValueError(f"refiner.{others[0]} has an effect in a run only; set only keys of: {', '.join(ACTING)}")
+        of_runs = {field.name for placement in PLACEMENTS.values() for field in fields(placement)} | {"placement"}
+        said = "has an effect in a run only" if others[0] in of_runs else "does not exist"
+        meant = nearest(others[0], ACTING) if others[0] not in of_runs else ""
+        raise ValueError(f"refiner.{others[0]} {said}; set only keys of: {', '.join(ACTING)}{meant}")
     config = read_refiner(
         {
             "model_path": "",

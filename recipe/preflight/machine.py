@@ -129,7 +129,8 @@ def machine_has_the_workers(run: PlannedRun) -> str | None:
         return None
     what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
     return (
-        f"trainer.n_gpus_per_node={num_workers}, but this machine has {num_there} {what}; lower it, set platform=cpu, "
+        f"trainer.n_gpus_per_node={num_workers}, but this machine has {num_there} {what}; "
+        f"{f'set trainer.n_gpus_per_node={num_there}' if num_there else 'set platform=cpu'}, "
         "or in a dry run set sizing.gpu_memory_gib=80 to plan for another machine"
     )
 

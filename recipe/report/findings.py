@@ -246,7 +246,7 @@ def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
         return
     if control is None or not without:
         says = "Only the same run without it can tell whether the refiner was the cause."
-        key = "constraint.mode=none in a second run; online-refiner report of both"
+        key = "start a second run with constraint.mode=none, and give both folders to online-refiner report"
         run = arm.runs[0]
         command = control_command(run.starts[-1]["command"], str(run.config.get("run_dir"))) if run.starts else ""
         yield Finding(
@@ -309,7 +309,7 @@ def _contest(arm: Arm) -> Iterator[Finding]:
         says += "So the refiner knows more than another try does."
     else:
         level, key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
-        says += "So another try is better: refine otherwise, or spend the time on more responses."
+        says += "So another try is better: change how the refiner is asked, or spend the time on more responses."
     title, figure = "Does refining beat answering again?", f"{refined:.0%} against {again:.0%}"
     yield Finding(level=level, title=title, figure=figure, says=says, key=key)
 

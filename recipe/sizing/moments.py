@@ -329,12 +329,11 @@ def table(found: Footprint) -> str:
             parts = sorted(moment.parts, key=lambda part: -part.size)
             shown = ", ".join(f"{'' if part.is_sure else '~'}{part.name} {part.size / GIB:.1f}" for part in parts)
             lines.append(f"  {moment.name:<20} {moment.size / GIB:6.1f}  {shown}")
-        verdict = f"; {key} makes it smaller"
         if limit is not None:
-            verdict = f", {worst.size / limit:.0%} of what there is"
+            verdict = f"takes {worst.size / limit:.0%} of the memory"
             if worst.size > limit:
-                verdict = f", which may not fit (~ is an estimate): {key} makes it smaller"
-        lines.append(f"  worst: {worst.name}{verdict}")
+                verdict += f", and may not fit (~ marks estimates); to reduce it, change {key}"
+            lines.append(f"  {worst.name} {verdict}")
     if found.gpu is not None:
         lines += [
             f"KV cache of the {one.name}: {max(0.0, one.share * found.gpu - one.weights) / one.kv_token:.0f} tokens a "

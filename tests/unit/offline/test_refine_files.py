@@ -320,6 +320,7 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
         ("samples", "give KEY=VALUE"),
         ("api_key_env=KEY", r"refiner\.api_key_env is not a key of refiner\.placement=colocated"),
         ("placement=shared", r"refiner\.placement has an effect in a run only"),
+        ("temprature=1", r"refiner\.temprature does not exist; .*did you mean temperature\?$"),
         ("skip_reward_at_least=0.5", "give --highest-reward"),  # ways that refine other answers cannot be compared
     ],
 )

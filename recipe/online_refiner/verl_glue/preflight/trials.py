@@ -210,7 +210,7 @@ def _wrong_with_reward(run: PlannedRun, where: str, row: dict[str, Any]) -> str 
     """Return what the reward function raises on a made-up answer to a row; ``dry_run=reward`` prints its reward."""
     path, source = run.config.reward.custom_reward_function.path, str(row.get("data_source"))
     place = where.replace(": ", ", ")
-    of_row = f"an answer to {place} (data source {source})"
+    of_row = f"a made-up answer to {place}, with data_source={source}"
     try:
         score = asyncio.run(_reward(run.config, run.files.tokenizer, row))
     except Exception as error:  # a user's function may raise anything
@@ -218,7 +218,7 @@ def _wrong_with_reward(run: PlannedRun, where: str, row: dict[str, Any]) -> str 
             return _no_reward_function(source, place)
         return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
     if OmegaConf.select(run.config, "dry_run") == "reward":
-        print(f"reward         {score:g} for {of_row}, which was made up")
+        print(f"reward         {score:g} for {of_row}")
     return None
 
 
