@@ -344,9 +344,9 @@ def test_measurements_are_read_from_the_table_that_a_dry_run_prints() -> None:
 
 def test_a_key_to_change_is_named_where_the_memory_does_not_suffice() -> None:
     """How much memory a host has is not known, so nothing is said about it."""
-    found = footprint_of("sizing.gpu_memory_gib=80")
+    found = footprint_of()
     assert "of the memory\n" in moments.table(found) and "change" not in moments.table(found)
-    small = moments.table(footprint_of("sizing.gpu_memory_gib=8"))
+    small = moments.table(footprint_of(gpu=20 * GIB))
     assert small.count("may not fit") == small.count("to reduce it, change ") == 1
 
 
