@@ -5,6 +5,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas
@@ -600,6 +601,17 @@ def test_where_images_are_not_refined(config: DictConfig, tmp_path: Path, key: s
     run.files = Files(config)
     wrong = images.images_are_refined_where_they_are_trained_on(run)
     assert wrong and wrong.startswith(f"{key}={value}: data.train_files has images (column images)") and said in wrong
+
+
+def test_a_model_whose_positions_of_images_verl_does_not_compute(config: DictConfig) -> None:
+    run = PlannedRun(config=config, blocks=read_blocks(config))
+    run.files = Files(config)
+    assert images.positions_of_images_are_verls(run) is None, "the data have no images"
+    run.files.processor = SimpleNamespace(get_rope_index=len)
+    assert images.positions_of_images_are_verls(run) is None
+    run.files.processor = SimpleNamespace()
+    wrong = images.positions_of_images_are_verls(run)
+    assert wrong and wrong.startswith("actor_rollout_ref.model.path=") and "set a model such as Qwen/" in wrong
 
 
 @pytest.mark.parametrize(

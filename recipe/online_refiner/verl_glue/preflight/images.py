@@ -63,6 +63,18 @@ def models_read_images(run: PlannedRun) -> str | None:
 
 
 @rule("files")
+def positions_of_images_are_verls(run: PlannedRun) -> str | None:
+    """The positions of images are computed by verl, as for Qwen-VL; another model has columns by token in each row."""
+    if not run.blocks.hosts_refiner or run.files.processor is None or hasattr(run.files.processor, "get_rope_index"):
+        return None
+    return (
+        f"actor_rollout_ref.model.path={run.config.actor_rollout_ref.model.path}: verl computes no positions of images "
+        f"for its processor ({type(run.files.processor).__name__}), so a refinement's row would not fit the model; set "
+        "a model such as Qwen/Qwen2.5-VL-3B-Instruct"
+    )
+
+
+@rule("files")
 def processor_repeats_the_tokens_of_images(run: PlannedRun) -> str | None:
     """The policy's processor does no more to a prompt than to repeat the tokens of its images."""
     sight, settings = run.files.sight, dict(run.config.data.apply_chat_template_kwargs)
