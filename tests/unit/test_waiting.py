@@ -24,6 +24,9 @@ def calls(tree: ast.AST, *, looks_again: bool = False, ends: bool = False) -> It
 
 
 def number(node: ast.expr | None) -> float:
+    """Return a constant, or the larger constant of a sum; 0 for anything else."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return max(number(node.left), number(node.right))
     return float(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0.0
 
 
@@ -36,6 +39,8 @@ def hurried(text: str) -> list[str]:
         bounds = [number(word.value) for word in call.keywords if word.arg == "timeout"]
         if name in ("wait", "join", "result", "communicate"):
             bounds.append(seconds)
+        if name == "wait_for" and len(call.args) > 1:
+            bounds.append(number(call.args[1]))
         if name == "sleep":  # a long one is of what stays until it is ended
             bounds.append(seconds)
         if not (looks_again or ends) and any(0 < bound < SHORTEST_S for bound in bounds):
@@ -48,7 +53,13 @@ def test_nothing_hopes_for_a_fast_machine(path: Path) -> None:
     assert hurried(path.read_text()) == [], "wait for a condition: tests/helpers/waiting.py"
 
 
-LINES = ["time.sleep(0.5)", "job.wait(10)", "run(command, timeout=30)", "await asyncio.sleep(1)"]
+LINES = [
+    "time.sleep(0.5)",
+    "job.wait(10)",
+    "run(command, timeout=30)",
+    "await asyncio.sleep(1)",
+    "await asyncio.wait_for(answer(), limit_s + 20)",
+]
 
 
 @pytest.mark.parametrize("line", LINES)

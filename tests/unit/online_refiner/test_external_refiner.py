@@ -19,7 +19,7 @@ from PIL import Image
 from played_server import MODEL, Reply, Server, chat, error, serving, several
 from tiny_vision import vision_tokenizer
 from transformers import AutoTokenizer
-from waiting import comes_true
+from waiting import PATIENCE_S, comes_true
 
 from recipe.online_refiner.method.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine.group import Refiner
@@ -83,7 +83,7 @@ async def stage(
         Rollout(key=f"u{n}_0_0", response_ids=one, reward=0.0, reward_columns={}, **asked) for n, one in enumerate(ids)
     )
     tasks = (refiner.refine_group([one]) for one in rollouts)
-    found = await asyncio.wait_for(asyncio.gather(*tasks), client.config.request_timeout_s + 20)
+    found = await asyncio.wait_for(asyncio.gather(*tasks), client.config.request_timeout_s + PATIENCE_S)
     return [one for (one,) in found]
 
 
