@@ -44,6 +44,17 @@ UNREAD = ("MiniCPM-o",)
 BY_URL = ["refiner.placement=external", "refiner.url=http://host:8000/v1"]
 """What a run adds whose policy rolls out on SGLang."""
 NOT_COMPOSED = "verl 0.9.1 does not compose these arguments"
+ADVICE = """
+A dry run with models and data checks more, by verl's own code, and refuses some of these scripts as well:
+verl 0.9.1 gives `algorithm.adv_estimator=remax` no baselines, does not have SAPO's `actor.tau_pos`, and does
+not read `algorithm.rollout_correction.rollout_is` with `bypass_mode=true`.
+
+**To add a refiner to a script of yours**: replace `python -m verl.trainer.main_ppo` by `online-refiner train`,
+and a `--config-name=ppo_megatron_trainer.yaml` by `model_engine=megatron`. Set `refiner.skip_reward_at_least`
+to your highest reward, and turn static KL off, as in [README](../README.md#add-it-to-your-run). Then add
+`dry_run=true sizing.gpu_memory_gib=80` ([On a cluster](cluster.md#size-before-the-queue)), which needs no GPU.
+"""
+"""What the page says about a dry run of a script, and about scripts of one's own."""
 
 
 def overrides_of(arguments: list[str]) -> list[str]:
@@ -92,7 +103,7 @@ def page_of(found: dict[str, str | None]) -> str:
         [
             "# verl's example scripts",
             "",
-            f"**{accepted} of {composed} example scripts of verl take a refiner by changing the command alone.**",
+            f"**The config of {accepted} of {composed} example scripts of verl accepts a refiner.**",
             "The arguments of a script count as accepted if they compose with `online-refiner train`, pass the rules",
             "on the config, and train on images with FSDP only. No model is loaded, and nothing is trained.",
             "Where the policy rolls out on SGLang, the refiner is a server by URL (`refiner.placement=external`).",
@@ -101,6 +112,7 @@ def page_of(found: dict[str, str | None]) -> str:
             f"`verl.trainer.main_ppo`; {len(found) - composed} do not compose with verl 0.9.1.",
             f"Two keys that 0.9.1 does not have are left out: `{GONE[0]}` and",
             f"`{GONE[1]}`. `python tests/recipes/composed.py --write` writes this page.",
+            *ADVICE.splitlines(),
             "Scripts with a refiner for eight of verl's recipes are in",
             "[examples/verl_recipes](../examples/verl_recipes).",
             "",
