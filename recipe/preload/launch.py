@@ -111,8 +111,8 @@ def _preload(device: modules.Device) -> Worker | None:
 
 
 def _torch_is_for_another_device() -> bool:
-    import torch  # here: what is not preloaded does without it
-
+    with ends_at_signals():
+        import torch  # here: what is not preloaded does without it
     return torch.version.cuda is None
 
 
