@@ -363,13 +363,8 @@ class Learner:
         """Return the charge of Eq. 6 on the tokens of some responses, by the actor's pass over their refinements."""
         names = ("refine_ids", "refine_mask", "refine_counterparts")
         columns = {name: of_rows(refined[name], paying) for name in names}
-        responses = [torch.tensor(rows[place].turn.ids) for place in paying]
-        columns |= {
-            "prompts": jagged([torch.tensor(rows[place].rollout.prompt_ids) for place in paying]),
-            "responses": jagged(responses),
-            "response_mask": jagged([torch.ones_like(one) for one in responses]),
-            "refine_start": torch.zeros(len(paying), dtype=torch.long),
-        }
+        columns |= self.columns([rows[place] for place in paying])
+        columns["refine_start"] = torch.zeros(len(paying), dtype=torch.long)
         data = tu.get_tensordict(columns, {"temperature": self.config.actor_rollout_ref.rollout.temperature})
         charged = self.actor.compute_refine_log_prob(data)["refine_charged"].to_padded_tensor(0.0)
         return torch.nn.functional.pad(charged, (0, width - charged.shape[1]))

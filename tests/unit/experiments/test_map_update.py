@@ -89,7 +89,7 @@ class MapTrainer(Trainer):
     def __init__(self, run: Learner) -> None:
         super().__init__()
         self.config, self.blocks = run.config, read_blocks(run.config)
-        self.workers = Refined()  # type: ignore[assignment]
+        self.workers = Refined(self.blocks.constraint)  # type: ignore[assignment]
         self.stages = Stages(self.config, self.blocks, self.workers)
         self.actor_rollout_wg = self.ref_policy_wg = Actors(run.actor)
         self.use_reference_policy = self.blocks.has_reference_worker
