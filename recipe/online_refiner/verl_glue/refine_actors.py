@@ -247,7 +247,7 @@ async def _look(sight: Sight, group: list[Rollout]) -> None:
 def refuse(rows: KVBatchMeta, rollouts: list[Rollout], *, is_reward_model_colocated: bool) -> None:
     """Refuse rows that would be refined wrongly. A session's row, not the config, tells its agent loop.
 
-    The pixels of a prompt are not read for it: only in a session of several turns may there be others.
+    The pixels of a prompt are not read for it: only rows whose prompt has no pictures may have others.
 
     Raises:
         ValueError: If a row is of an agent loop whose sessions cannot be refined; the message says what to set.
@@ -258,10 +258,10 @@ def refuse(rows: KVBatchMeta, rollouts: list[Rollout], *, is_reward_model_coloca
     )
     if any(not key.endswith("_0") for key in rows.keys):
         raise ValueError(f"an agent loop writes several rows for a session, and none is the whole session; {advice}")
-    later = [index for index, rollout in enumerate(rollouts) if rollout.start]
-    if any(has_pictures(rollouts[index].messages) for index in later):
+    if any(rollout.start and has_pictures(rollout.messages) for rollout in rollouts):
         raise ValueError(f"a session of several turns begins with images, which are refined in one turn only; {advice}")
-    media = queue.read(queue.rows_of(rows, later), "multi_modal_inputs")["multi_modal_inputs"] if later else []
+    texts = [index for index, rollout in enumerate(rollouts) if not has_pictures(rollout.messages)]
+    media = queue.read(queue.rows_of(rows, texts), "multi_modal_inputs")["multi_modal_inputs"] if texts else []
     if any(set(one) - NOT_MEDIA for one in queue.objects(media)):
         raise ValueError(f"a tool's images would not reach the refiner; {advice}")
     times = queue.objects(queue.read(rows, "metrics")["metrics"])
